@@ -1,0 +1,126 @@
+"""The two operations of the log."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from torch import Tensor
+
+from prefix_cache.errors import AbsentRow, CacheFailed, CacheTimeout
+from prefix_cache.slots import Slots
+from prefix_cache.stats import Counters
+from prefix_cache.store import RowStore
+
+
+class Write:
+    """Stores rows; then, whatever happened, tells the owner of their memory that it is free."""
+
+    __slots__ = ("_counters", "_done", "_rows", "_slots", "_store")
+
+    def __init__(
+        self,
+        store: RowStore,
+        slots: Slots,
+        rows: Mapping[str, Tensor],
+        done: Callable[[], None],
+        counters: Counters,
+    ) -> None:
+        self._store, self._slots, self._rows, self._done = store, slots, rows, done
+        self._counters = counters
+
+    def run(self) -> None:
+        start = time.perf_counter()
+        self._store.write(self._slots, self._rows)
+        self._counters.writes_total += 1
+        self._counters.rows_written_total += len(self._slots)
+        self._counters.written_bytes_total += sum(value.nbytes for value in self._rows.values())
+        self._counters.write_seconds_total += time.perf_counter() - start
+        self._done()
+
+    def abandon(self, error: BaseException) -> None:  # noqa: ARG002 - the error is the log's to report
+        self._done()
+
+
+class Read:
+    """Gathers a hit's blocks, for whoever asks later.
+
+    A read may come too early: the rows may be written by the very step that hits them. So an absent row is only
+    remembered until the step is saved; then the read is either superseded by one behind the step's WRITE, or
+    `finalise` makes what it found binding.
+    """
+
+    __slots__ = (
+        "_cancelled",
+        "_counters",
+        "_error",
+        "_final",
+        "_finished",
+        "_lock",
+        "_rows",
+        "_store",
+        "blocks",
+        "room",
+    )
+
+    def __init__(self, store: RowStore, blocks: Slots, room: int, counters: Counters) -> None:
+        self._store, self.blocks, self.room = store, blocks, room
+        self._counters = counters
+        self._lock = threading.Lock()
+        self._finished = threading.Event()
+        self._final = self._cancelled = False
+        self._rows: dict[str, Tensor] | None = None
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        if self._cancelled:
+            self._finished.set()
+            return
+        start = time.perf_counter()
+        try:
+            self._rows, zeroed = self._store.read(self.blocks, self.room)
+        except AbsentRow as error:
+            with self._lock:
+                self._error = error
+                final = self._final
+            self._finished.set()
+            if final:
+                raise
+            return
+        self._counters.reads_total += 1
+        self._counters.optional_rows_zeroed_total += zeroed
+        self._counters.gathered_bytes_total += sum(value.nbytes for value in self._rows.values())
+        self._counters.gather_seconds_total += time.perf_counter() - start
+        self._finished.set()
+
+    def abandon(self, error: BaseException) -> None:
+        with self._lock:
+            self._error = self._error or error
+        self._finished.set()
+
+    def finalise(self) -> BaseException | None:
+        """Makes the outcome binding; returns the error if the read has already failed."""
+        with self._lock:
+            self._final = True
+            return self._error
+
+    def cancel(self) -> None:
+        """Nobody will ask: skip the gathering if it has not begun."""
+        self._cancelled = True
+        self._rows = None
+
+    def result(self, request_id: str, timeout: float) -> dict[str, Tensor]:
+        """The rows by key, each [hit + room, *row_shape] with only the hit filled.
+
+        Raises:
+            CacheTimeout: not executed within `timeout` seconds.
+            CacheFailed: it failed, or an operation before it did.
+        """
+        if not self._finished.wait(timeout):
+            raise CacheTimeout(f"waited {timeout:g} s for the hit of request {request_id!r} to be read")
+        if self._error is not None:
+            raise CacheFailed(f"the hit of request {request_id!r} cannot be read: {self._error}") from self._error
+        if self._rows is None:
+            raise CacheFailed(f"the hit of request {request_id!r} was cancelled before it was asked for")
+        return self._rows

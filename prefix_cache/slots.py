@@ -1,0 +1,45 @@
+"""From block tables to slots, in one vectorised expression."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Slots = npt.NDArray[np.int64]
+
+
+def slots_of(
+    block_table: npt.NDArray[np.int32],
+    computed: npt.NDArray[np.integer],
+    counts: npt.NDArray[np.integer],
+    block_size: int,
+) -> Slots:
+    """Slots of a step's tokens, request after request.
+
+    Parameters:
+        block_table: int32 [>=R, max_blocks], the physical block of each logical one.
+        computed: [R], tokens each request had computed before the step.
+        counts: [R], tokens each request computes in the step.
+        block_size: tokens per block.
+
+    Returns:
+        int64 [sum(counts)], `block_id * block_size + offset` of every token.
+    """
+    requests = len(counts)
+    total = int(counts.sum())
+    if total == requests and (requests == 0 or int(counts.min()) == 1):
+        row: npt.NDArray[np.integer] = np.arange(requests)
+        position = np.asarray(computed[:requests], dtype=np.int64)
+    else:
+        row = np.repeat(np.arange(requests), counts)
+        first = np.cumsum(counts) - counts
+        position = np.repeat(np.asarray(computed[:requests], dtype=np.int64) - first, counts) + np.arange(total)
+    block, offset = np.divmod(position, block_size)
+    slots: Slots = block_table[row, block].astype(np.int64) * block_size + offset
+    return slots
+
+
+def block_slots(blocks: Slots, block_size: int) -> Slots:
+    """All slots of `blocks` [B] in order: int64 [B * block_size]."""
+    slots: Slots = (blocks[:, None] * block_size + np.arange(block_size)).ravel()
+    return slots

@@ -1,0 +1,340 @@
+"""The cache's protocol, one behaviour at a time."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from prefix_cache import (
+    CacheConfig,
+    CacheFailed,
+    CacheTimeout,
+    ConfigError,
+    NewRequest,
+    PrefixCache,
+    StepError,
+    StepHandle,
+    slots_of,
+)
+from prefix_cache.budget import Budget
+from prefix_cache.log import OrderedLog
+from prefix_cache.store import RowStore
+
+BLOCK = 4
+
+
+def make(*, threaded: bool = True, **settings: int) -> PrefixCache:
+    return PrefixCache(CacheConfig(num_blocks=8, block_size=BLOCK, threaded=threaded, wait_timeout=5.0, **settings))
+
+
+def rows(count: int, value: float = 1.0) -> dict[str, torch.Tensor]:
+    return {"hidden": torch.full((count, 2), value)}
+
+
+def save(cache: PrefixCache, ids: list[str], counts: list[int], slots: list[int], value: float = 1.0) -> StepHandle:
+    return cache.save_step(ids, np.array(counts), np.array(slots, dtype=np.int64), rows(len(slots), value))
+
+
+@pytest.fixture(params=[True, False], ids=["threaded", "inline"])
+def cache(request: pytest.FixtureRequest):
+    cache = make(threaded=request.param)
+    yield cache
+    cache.shutdown()
+
+
+def fill(cache: PrefixCache, name: str = "a", value: float = 1.0) -> None:
+    """A request computes block 0 and ends."""
+    cache.begin_step({name: BLOCK}, [NewRequest(name, 0, [0])])
+    cache.discard(save(cache, [name], [BLOCK], [0, 1, 2, 3], value))
+
+
+def test_a_hit_stands_in_front_of_the_first_step_only(cache: PrefixCache) -> None:
+    """Rows of the hit prefix come with the request's first step and not again."""
+    fill(cache, value=7.0)
+    cache.begin_step({"b": 1}, [NewRequest("b", BLOCK, [0, 1])], finished={"a"})
+    first = cache.materialize(save(cache, ["b"], [1], [4], 8.0), ["b"])
+    assert first.rows["hidden"]["b"][:, 0].tolist() == [7.0] * BLOCK + [8.0]
+    cache.begin_step({"b": 1})
+    second = cache.materialize(save(cache, ["b"], [1], [5], 9.0), ["b"])
+    assert second.rows["hidden"]["b"][:, 0].tolist() == [9.0]
+
+
+def test_rows_are_copied_out_before_save_returns(cache: PrefixCache) -> None:
+    """The engine may overwrite its buffers at once."""
+    buffer = rows(BLOCK, 3.0)
+    cache.begin_step({"a": BLOCK}, [NewRequest("a", 0, [0])])
+    handle = cache.save_step(["a"], np.array([BLOCK]), np.arange(BLOCK), buffer)
+    buffer["hidden"].fill_(-1.0)
+    assert cache.materialize(handle, ["a"]).rows["hidden"]["a"].eq(3.0).all()
+
+
+def test_a_handle_is_consumed_once(cache: PrefixCache) -> None:
+    cache.begin_step({"a": 1}, [NewRequest("a", 0, [0])])
+    handle = save(cache, ["a"], [1], [0])
+    cache.discard(handle)
+    with pytest.raises(StepError, match="step 1 was consumed before"):
+        cache.materialize(handle, ["a"])
+
+
+def test_an_unknown_request_does_not_consume_the_handle(cache: PrefixCache) -> None:
+    cache.begin_step({"a": 1}, [NewRequest("a", 0, [0])])
+    handle = save(cache, ["a"], [1], [0])
+    with pytest.raises(StepError, match="not in step 1: z"):
+        cache.materialize(handle, ["z"])
+    cache.discard(handle)
+
+
+def test_a_hit_over_rows_never_written_is_an_error_for_good(cache: PrefixCache) -> None:
+    """Absent hidden rows are never served as zeros, and the failure stays."""
+    fill(cache)
+    cache.begin_step({"b": 1}, [NewRequest("b", BLOCK, [5, 6])], finished={"a"})
+    with pytest.raises(CacheFailed, match="absent"):
+        cache.materialize(save(cache, ["b"], [1], [24]), ["b"])
+    with pytest.raises(CacheFailed, match="absent"):
+        cache.begin_step({"b": 1})
+
+
+def test_a_recycled_block_forgets_the_keys_its_new_tenant_does_not_emit(cache: PrefixCache) -> None:
+    """An optional key reads as zeros where the slot's last writer did not emit it, not as an old tenant's row."""
+    cache.begin_step({"a": BLOCK}, [NewRequest("a", 0, [0])])
+    both = {"hidden": torch.full((BLOCK, 2), 1.0), "aux": torch.full((BLOCK, 2), 5.0)}
+    cache.discard(cache.save_step(["a"], np.array([BLOCK]), np.arange(BLOCK), both))
+    fill(cache, "b", 2.0)
+    cache.begin_step({"c": 1}, [NewRequest("c", BLOCK, [0, 1])], finished={"a", "b"})
+    step = {"hidden": torch.full((1, 2), 3.0), "aux": torch.full((1, 2), 6.0)}
+    out = cache.materialize(cache.save_step(["c"], np.array([1]), np.array([4]), step), ["c"])
+    assert out.rows["hidden"]["c"][:, 0].tolist() == [2.0] * BLOCK + [3.0]
+    assert out.rows["aux"]["c"][:, 0].tolist() == [0.0] * BLOCK + [6.0]
+
+
+def test_a_live_request_that_comes_again_is_a_continuation(cache: PrefixCache) -> None:
+    """A request announced as new while it lives shows computed tokens and is no hit."""
+    fill(cache)
+    cache.begin_step({"a": 1}, [NewRequest("a", BLOCK, [0, 1])])
+    out = cache.materialize(save(cache, ["a"], [1], [4], 2.0), ["a"])
+    assert out.rows["hidden"]["a"].shape == (1, 2)
+    assert cache.stats().continuations_total == 1
+
+
+def test_a_step_without_a_save_leaks_no_hit(cache: PrefixCache) -> None:
+    """A hit planned in a step that saved nothing does not appear in the next one."""
+    fill(cache)
+    cache.begin_step({"b": 1}, [NewRequest("b", BLOCK, [0, 1])], finished={"a"})
+    cache.begin_step({"b": 1})
+    out = cache.materialize(save(cache, ["b"], [1], [4], 2.0), ["b"])
+    assert out.rows["hidden"]["b"].shape == (1, 2)
+
+
+def decode(cache: PrefixCache, ids: list[str], offset: int) -> None:
+    cache.begin_step(dict.fromkeys(ids, 1))
+    slots = [BLOCK * index + offset for index in range(len(ids))]
+    cache.discard(save(cache, ids, [1] * len(ids), slots))
+
+
+def start(cache: PrefixCache, ids: list[str]) -> None:
+    cache.begin_step(dict.fromkeys(ids, 1), [NewRequest(name, 0, [block]) for block, name in enumerate(ids)])
+    cache.discard(save(cache, ids, [1] * len(ids), [BLOCK * block for block in range(len(ids))]))
+
+
+def test_pure_decode_steps_become_one_write(cache: PrefixCache) -> None:
+    """Up to block_size pure decode steps are parked and written at once."""
+    start(cache, ["a", "b"])
+    before = cache.stats()
+    for offset in (1, 2, 3):
+        decode(cache, ["a", "b"], offset)
+    cache.begin_step({}, finished={"a", "b"})
+    cache.shutdown()
+    after = cache.stats()
+    assert after.buffered_steps_total - before.buffered_steps_total == 3
+    assert after.writes_total == 2
+    assert after.rows_written_total == 2 + 6
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"scheduled": {"a": 1, "b": 1, "c": 1}, "new": [NewRequest("c", 0, [2])]},
+        {"scheduled": {"a": 1}, "finished": {"b"}},
+        {"scheduled": {"a": 1, "b": 1}, "finished": {"ghost"}},
+        {"scheduled": {"a": 1}},
+        {"scheduled": {"a": 1, "b": 1}, "resumed": {"b"}},
+        {"scheduled": {"a": 2, "b": 1}},
+        {"scheduled": {}},
+    ],
+    ids=["arrival", "finish", "finish of another", "fewer requests", "resume", "more than one token", "no tokens"],
+)
+def test_whatever_is_not_pure_decode_flushes_first(cache: PrefixCache, event: dict[str, object]) -> None:
+    """Partial blocks included, parked rows reach the log before anything else is registered."""
+    start(cache, ["a", "b"])
+    decode(cache, ["a", "b"], 1)
+    assert cache.stats().flushes_total == 0
+    cache.begin_step(**event)
+    assert cache.stats().flushes_total == 1
+
+
+def test_parked_rows_are_hit_like_any_other(cache: PrefixCache) -> None:
+    """A hit over rows that are still parked when it arrives reads them."""
+    start(cache, ["a"])
+    for offset in (1, 2, 3):
+        cache.begin_step({"a": 1})
+        cache.discard(save(cache, ["a"], [1], [offset], 10.0 + offset))
+    cache.begin_step({"b": 1}, [NewRequest("b", BLOCK, [0, 1])])
+    out = cache.materialize(save(cache, ["b"], [1], [4], 20.0), ["b"])
+    assert out.rows["hidden"]["b"][:, 0].tolist() == [1.0, 11.0, 12.0, 13.0, 20.0]
+
+
+def test_a_hit_on_rows_of_the_same_step_reads_them(cache: PrefixCache) -> None:
+    """Hashes are published at schedule time: a request may hit what another computes in the very same step."""
+    new = [NewRequest("a", 0, [0]), NewRequest("b", BLOCK, [0, 1])]
+    cache.begin_step({"a": BLOCK, "b": 1}, new)
+    step = {"hidden": torch.arange(5.0)[:, None].repeat(1, 2)}
+    handle = cache.save_step(["a", "b"], np.array([BLOCK, 1]), np.array([0, 1, 2, 3, 4]), step)
+    assert cache.materialize(handle, ["b"]).rows["hidden"]["b"][:, 0].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert cache.stats().same_step_hits_total == 1
+
+
+@pytest.mark.parametrize(
+    ("ids", "counts", "slots", "given", "message"),
+    [
+        (["a"], [2], [0], None, "counts sum to 2, slots are 1, scheduled were 1"),
+        (["a"], [2], [0, 1], None, "counts sum to 2, slots are 2, scheduled were 1"),
+        (["a"], [1], [0], {"aux": torch.zeros(1, 2)}, "no rows of hidden"),
+        (["a"], [1], [0], {"hidden": torch.zeros(0, 2)}, "need at least"),
+        (["a"], [1], [0], {"hidden": torch.zeros(1)}, "need at least"),
+        (["a"], [1], [0], {"hidden": torch.zeros(1, 2, dtype=torch.float64)}, "were"),
+    ],
+)
+def test_a_step_that_does_not_add_up_is_refused(
+    cache: PrefixCache, ids: list[str], counts: list[int], slots: list[int], given: dict | None, message: str
+) -> None:
+    fill(cache, "z")
+    cache.begin_step({"a": 1}, [NewRequest("a", 0, [0])], finished={"z"})
+    with pytest.raises(StepError, match=message):
+        cache.save_step(ids, np.array(counts), np.array(slots), given or rows(len(slots)))
+
+
+def test_a_save_needs_a_begun_step(cache: PrefixCache) -> None:
+    with pytest.raises(StepError, match="no step has begun"):
+        save(cache, ["a"], [1], [0])
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [(NewRequest("a", 3, [0]), "not whole blocks of 4"), (NewRequest("a", 8, [0]), "need 2 blocks, got 1")],
+)
+def test_an_unaligned_or_uncovered_hit_is_refused(cache: PrefixCache, request_: NewRequest, message: str) -> None:
+    with pytest.raises(StepError, match=message):
+        cache.begin_step({"a": 1}, [request_])
+
+
+def test_a_failed_write_is_raised_by_every_later_call() -> None:
+    """Slots outside the store fail the write on the worker; the engine learns it at its next call, and ever after."""
+    cache = make()
+    cache.begin_step({"a": 1}, [NewRequest("a", 0, [0])])
+    handle = save(cache, ["a"], [1], [10_000])
+    cache._log.drain()
+    for call in (lambda: cache.begin_step({}), lambda: cache.materialize(handle, ["a"]), lambda: cache.discard(handle)):
+        with pytest.raises(CacheFailed, match="IndexError") as caught:
+            call()
+        assert isinstance(caught.value.__cause__, IndexError)
+    cache.shutdown()
+
+
+def test_shutdown_writes_what_is_parked_and_leaves_no_thread() -> None:
+    cache = make()
+    start(cache, ["a", "b"])
+    decode(cache, ["a", "b"], 1)
+    cache.shutdown()
+    cache.shutdown()
+    assert cache.stats().rows_written_total == 4
+    assert not [thread for thread in threading.enumerate() if thread.name == "prefix-cache-log"]
+    with pytest.raises(StepError, match="shut down"):
+        cache.begin_step({})
+
+
+@pytest.mark.parametrize("name", ["num_blocks", "block_size", "staging_rows", "staging_bytes", "max_inflight_steps"])
+def test_a_size_that_cannot_work_is_refused_at_construction(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name}: found 0"):
+        CacheConfig(**{"num_blocks": 8, "block_size": 4, name: 0})
+
+
+def test_a_full_log_names_what_it_waits_for() -> None:
+    """The engine's thread waits for a place with a timeout, never for ever."""
+
+    class Stuck:
+        def run(self) -> None:
+            gate.wait(5)
+
+        def abandon(self, error: BaseException) -> None:
+            raise AssertionError(error)
+
+    gate = threading.Event()
+    log = OrderedLog(1, 0.05, threaded=True)
+    log.append(Stuck())
+    while log._pending:
+        pass
+    log.append(Stuck())
+    with pytest.raises(CacheTimeout, match="a place in the log: 1 operations pending"):
+        log.append(Stuck())
+    gate.set()
+    log.drain()
+    log.close()
+    assert log.depth() == 0
+    assert log.waits == 2
+
+
+def test_a_budget_grants_one_step_larger_than_itself() -> None:
+    """Progress is possible with any step, and what is held beyond the limit waits with a named timeout."""
+    budget = Budget(100, 0.05)
+    big = budget.reserve(1000, "a step")
+    assert budget.try_reserve(1) is None
+    with pytest.raises(CacheTimeout, match="1 bytes of staging for a row: 1000 of 100 are held"):
+        budget.reserve(1, "a row")
+    big.release()
+    big.release()
+    assert budget.held == 0
+    assert budget.try_reserve(100) is not None
+
+
+@pytest.mark.parametrize("pattern", ["scatter", "runs", "shuffled"])
+def test_the_store_returns_what_was_written(pattern: str) -> None:
+    """Whole blocks read back equal what was scattered, by short, long and shuffled slot lists alike."""
+    blocks, size = 128, 4
+    store = RowStore(blocks, size, frozenset({"hidden"}))
+    slots = {
+        "scatter": np.arange(16),
+        "runs": np.concatenate([np.arange(300, 500), np.arange(0, 200)]),
+        "shuffled": np.random.default_rng(0).permutation(blocks * size)[:],
+    }[pattern]
+    value = torch.randn(len(slots), 3)
+    store.write(slots.astype(np.int64), {"hidden": value})
+    naive = dict(zip(slots.tolist(), value, strict=True))
+    wanted = np.array([b for b in range(blocks) if all(b * size + o in naive for o in range(size))])[::-1].copy()
+    gathered, zeroed = store.read(wanted, room=2)
+    expected = torch.stack([naive[b * size + o] for b in wanted.tolist() for o in range(size)])
+    assert torch.equal(gathered["hidden"][:-2], expected)
+    assert gathered["hidden"].shape[0] == len(wanted) * size + 2
+    assert zeroed == 0
+
+
+def test_memory_counts_only_blocks_ever_written() -> None:
+    store = RowStore(1000, 4, frozenset({"hidden"}))
+    store.write(np.array([0, 1, 9]), {"hidden": torch.zeros(3, 8)})
+    assert store.resident_bytes() == {"hidden": 2 * 4 * 8 * 4}
+
+
+def test_slots_follow_the_block_table() -> None:
+    """The vectorised expression equals a loop over tokens, for decode and mixed steps."""
+    generator = np.random.default_rng(1)
+    table = generator.permutation(64).reshape(4, 16).astype(np.int32)
+    for counts in ([1, 1, 1, 1], [5, 1, 0, 9], [3], []):
+        computed = generator.integers(0, 40, len(counts))
+        expected = [
+            int(table[row, (computed[row] + i) // 4]) * 4 + int(computed[row] + i) % 4
+            for row, count in enumerate(counts)
+            for i in range(count)
+        ]
+        assert slots_of(table, computed, np.array(counts, dtype=np.int64), 4).tolist() == expected
