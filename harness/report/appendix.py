@@ -1,0 +1,115 @@
+# ruff: noqa: RUF001 - the report prints a real minus sign and a real dash
+"""The last sections of the report: where the numbers come from, how to get them again, what the words mean."""
+
+from __future__ import annotations
+
+import shlex
+
+from harness.report import words
+from harness.report.model import P99_SAMPLES, Report
+from harness.report.text import NONE, between, count, percent, table
+from harness.stats import LEVEL
+
+
+def provenance(report: Report) -> str:
+    manifest, host = report.manifest, report.manifest.host
+    versions = {**manifest.versions, **{name: v for trial in report.trials for name, v in trial.versions.items()}}
+    facts = [
+        ["run", manifest.run],
+        ["created, finished", f"{manifest.created_at}, {manifest.finished_at or 'not finished'}"],
+        ["scenario", f"`{manifest.scenario_file}`, sha256 `{manifest.scenario_sha256}`"],
+        ["model", report.scenario.model],
+        ["server", report.scenario.server.kind],
+        ["host", f"{host.hostname}, {host.platform}, kernel {host.kernel}"],
+        ["CPU", f"{host.cpu_model}, {count(host.cpu_count, 'core')}, load {host.load_1m:.2f} at the start"],
+        ["memory", f"{host.memory_bytes / 1024**3:.1f} GiB"],
+        ["GPU", ", ".join(host.gpus) or "none"],
+        ["Python", host.python],
+        ["versions", ", ".join(f"{name} {version}" for name, version in sorted(versions.items())) or NONE],
+        *([f"source {name}", text] for name, text in _sources(report)),
+    ]
+    order = [
+        [
+            trial.slug,
+            *(
+                (done.started_at, done.finished_at, done.status)
+                if (done := ended.get((trial.round, trial.arm)))
+                else (NONE, NONE, "not run")
+            ),
+        ]
+        for ended in [{(trial.round, trial.arm): trial for trial in report.trials}]
+        for trial in manifest.plan
+    ]
+    return "\n\n".join(
+        (
+            "## Provenance",
+            words.weights(report),
+            table(["fact", "value"], facts, left=2),
+            table(["trial", "started", "finished", "status"], order, left=4),
+        )
+    )
+
+
+def _sources(report: Report) -> list[tuple[str, str]]:
+    trees = dict.fromkeys(
+        tree for sources in (report.manifest.sources, *(t.sources for t in report.trials)) for tree in sources
+    )
+    return [
+        (
+            tree.name,
+            f"`{tree.path}`, "
+            + ("no version control" if tree.commit is None else f"commit `{tree.commit}`")
+            + (", with uncommitted changes" if tree.dirty else ""),
+        )
+        for tree in trees
+    ]
+
+
+def reproduce(report: Report) -> str:
+    manifest = report.manifest
+    blocks = [
+        "# the whole run",
+        shlex.join(manifest.command),
+        "# the same scenario, from the copy kept in the run's folder",
+        f"bench run {shlex.quote(f'results/{manifest.run}/scenario.yaml')}",
+        "# this report, from the records",
+        f"bench report {shlex.quote(f'results/{manifest.run}')}",
+    ]
+    for arm in report.scenario.arms:
+        first = next((trial for trial in report.trials if trial.arm == arm), None)
+        if first is not None:
+            env = "".join(f"{name}={shlex.quote(value)} " for name, value in sorted(first.env.items()))
+            blocks += [f"# server of {arm} (resolved {first.resolved_sha256[:12]})", env + shlex.join(first.argv)]
+    return "\n\n".join(
+        (
+            "## How to reproduce",
+            "```bash\n" + "\n".join(blocks) + "\n```",
+            f"The scenario's sha256 is `{manifest.scenario_sha256}`: a run with another hash measured something else.",
+        )
+    )
+
+
+def definitions(report: Report) -> str:
+    band = report.scenario.validity
+    items = (
+        "**ratio**: mean over the valid rounds / mean over the baseline's same rounds − 1.",
+        "**per-round range**: smallest .. largest of the per-round ratios. It is not an interval.",
+        f"**{LEVEL:.0%} interval**: Student t interval on the logarithms of the per-round ratios, around their "
+        "geometric mean; it needs 2 rounds.",
+        f"**verdict**: on request throughput. `same`: the interval lies inside {between(report.band)}, the practical "
+        f"threshold of {percent(band.practical_threshold, signed=False)} made even in logarithms; `faster`, "
+        "`slower`: it lies wholly outside; `inconclusive`: neither. Under 3 valid rounds it is advisory.",
+        "**stage-0 hit**: tokens found over tokens looked up in the prefix cache around one bench, from the server's "
+        "counters; **ideal hit**: what an unbounded cache of full blocks finds on these prompts in this order.",
+        f"**valid**: all prompts answered (failures allowed: {band.allow_failures}); no look-up with the cache off; "
+        f"with it on, a hit rate within {band.hit_rate_band * 100:.1f} points of the ideal; equal output "
+        "tokens in both arms where the bench fixes them; audio seconds within "
+        f"{percent(band.audio_tolerance, signed=False)}. A cell that is not valid drops its whole pair.",
+        "**request throughput**: completed requests / duration; **TTFT**: send to first content; **TPOT**: "
+        "(E2EL − TTFT) / (output tokens − 1); **E2EL**: send to last content; **TTFP**: send to first audio packet; "
+        "**RTF**: audio generation time / audio duration. Definitions are those of `vllm bench serve`.",
+        f"**p99**: inclusive method, withheld under {P99_SAMPLES} requests a round.",
+        "**VmRSS**: resident memory of stage 0's engine process; **PSS**: of its whole process tree, shared pages "
+        "divided among their users.",
+    )
+    return "## Definitions\n\n" + "\n".join(f"- {item}" for item in items)

@@ -1,0 +1,117 @@
+"""What was measured beside the load: hit rates, memory, start times, the client's own delay. Pure functions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from harness.records import CellRecord, Manifest, MemoryPoint, TrialRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Smallest and largest of `count` values, one a round."""
+
+    low: float
+    high: float
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """Stage-0 prefix-cache tokens of one bench and arm. Sums over rounds; `rate` is the spread of per-round rates."""
+
+    queries: float
+    hits: float
+    cells: int
+    """Cells with counters; cells without are not counted."""
+    rate: Spread | None
+    ideal: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRow:
+    """Bytes of one measure of one arm over its trials."""
+
+    arm: str
+    measure: str
+    ready: Spread | None
+    end: Spread | None
+    peak: Spread | None
+
+
+@dataclass(frozen=True, slots=True)
+class StartRow:
+    """Seconds from start to ready, and of the first request after it, over the trials of one arm."""
+
+    arm: str
+    ready: Spread | None
+    first_request: Spread | None
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """Where the client's own event loop was latest."""
+
+    milliseconds: float
+    trial: str
+    bench: str
+
+
+def _spread(values: Iterable[float]) -> Spread | None:
+    all_of = tuple(values)
+    return Spread(min(all_of), max(all_of), len(all_of)) if all_of else None
+
+
+def hit_of(cells: Iterable[CellRecord], bench: str, arm: str) -> Hit:
+    known = [
+        cell.cell.hit_rate
+        for cell in cells
+        if cell.cell.bench == bench and cell.cell.arm == arm and cell.cell.hit_rate is not None
+    ]
+    return Hit(
+        queries=math.fsum(hit.queries for hit in known),
+        hits=math.fsum(hit.hits for hit in known),
+        cells=len(known),
+        rate=_spread(hit.rate for hit in known if hit.rate is not None),
+        ideal=known[0].ideal if known else None,
+    )
+
+
+def memory_of(arm: str, trials: tuple[TrialRecord, ...]) -> Iterable[MemoryRow]:
+    mine = [trial for trial in trials if trial.arm == arm]
+    for measure, key in (("stage-0 VmRSS", "rss"), ("process tree PSS", "pss"), ("GPU", "gpu")):
+        row = MemoryRow(
+            arm=arm,
+            measure=measure,
+            ready=_bytes(key, (trial.memory_ready for trial in mine)),
+            end=_bytes(key, (trial.memory_end for trial in mine)),
+            peak=_bytes(key, (trial.memory_peak for trial in mine)),
+        )
+        if row.ready or row.end or row.peak:
+            yield row
+
+
+def _bytes(key: str, points: Iterable[MemoryPoint | None]) -> Spread | None:
+    values = (getattr(point, key) for point in points if point is not None)
+    return _spread(float(value) for value in values if value is not None)
+
+
+def start_of(arm: str, trials: tuple[TrialRecord, ...]) -> StartRow:
+    mine = [trial for trial in trials if trial.arm == arm]
+    return StartRow(
+        arm=arm,
+        ready=_spread(trial.time_to_ready for trial in mine),
+        first_request=_spread(trial.first_request for trial in mine if trial.first_request is not None),
+    )
+
+
+def lag_of(manifest: Manifest, cells: tuple[CellRecord, ...]) -> Lag | None:
+    slugs = {(trial.round, trial.arm): trial.slug for trial in manifest.plan}
+    lags = [
+        Lag(cell.cell.client_lag_ms, slugs[cell.cell.round, cell.cell.arm], cell.cell.bench)
+        for cell in cells
+        if cell.cell.client_lag_ms is not None
+    ]
+    return max(lags, key=lambda lag: lag.milliseconds) if lags else None

@@ -1,0 +1,272 @@
+"""What a report says, as frozen data built from the records of a run. Pure: no clock, no server, no GPU.
+
+`build_report` reads a run once; every renderer (markdown, terminal, figures) takes the `Report` and computes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from harness.errors import RecordError
+from harness.pairs import Pair, pair_up
+from harness.parity import Parity, over_rounds, parity
+from harness.records import CellRecord, Manifest, PlannedTrial, TrialRecord
+from harness.report import notes
+from harness.report.measures import Hit, Lag, MemoryRow, StartRow, hit_of, lag_of, memory_of, start_of
+from harness.report.notes import Note
+from harness.scenario import Bench, Scenario
+from harness.stats import (
+    AUDIO_THROUGHPUT,
+    MEDIAN_E2EL,
+    MEDIAN_RTF,
+    MEDIAN_TPOT,
+    MEDIAN_TTFP,
+    MEDIAN_TTFT,
+    OUTPUT_THROUGHPUT,
+    REQUEST_THROUGHPUT,
+    Comparison,
+    Interval,
+    Metric,
+    compare,
+    same_band,
+)
+from harness.store import RunStore
+
+TEXT_METRICS = (OUTPUT_THROUGHPUT, MEDIAN_TTFT, MEDIAN_TPOT, MEDIAN_E2EL)
+AUDIO_METRICS = (AUDIO_THROUGHPUT, MEDIAN_TTFP, MEDIAN_RTF)
+P99_SAMPLES = 100
+"""Requests a cell needs before its 99th percentile is printed."""
+
+
+@dataclass(frozen=True, slots=True)
+class MainRow:
+    """One line of the main table: request throughput of one arm on one bench, and audio TTFP where it speaks."""
+
+    bench: Bench
+    arm: str
+    hit: Hit
+    throughput: Comparison
+    ttfp: Comparison | None
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One metric of one bench and arm by round, valid cells only. `comparison` is None for the baseline."""
+
+    metric: Metric
+    by_round: tuple[tuple[int, float], ...]
+    comparison: Comparison | None
+
+    @property
+    def mean(self) -> float | None:
+        if not self.by_round:
+            return None
+        return math.fsum(value for _, value in self.by_round) / len(self.by_round)
+
+
+@dataclass(frozen=True, slots=True)
+class PerformanceRow:
+    """Normalised throughput and latency of one bench and arm. `p99_e2el` (ms) is None while withheld."""
+
+    bench: str
+    arm: str
+    requests: int
+    """Fewest completed requests of a valid cell."""
+    rounds: int
+    series: tuple[Series, ...]
+    p99_e2el: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ParityRow:
+    """Answers of one arm and those of the baseline. A control compares the baseline with itself."""
+
+    bench: str
+    left: str
+    right: str
+    rounds: str
+    control: bool
+    parity: Parity
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A whole report. Rows are in scenario order."""
+
+    manifest: Manifest
+    scenario: Scenario
+    trials: tuple[TrialRecord, ...]
+    missing: tuple[PlannedTrial, ...]
+    main: tuple[MainRow, ...]
+    baseline_hits: tuple[Hit, ...]
+    performance: tuple[PerformanceRow, ...]
+    parity: tuple[ParityRow, ...]
+    memory: tuple[MemoryRow, ...]
+    starts: tuple[StartRow, ...]
+    client_lag: Lag | None
+    notes: tuple[Note, ...]
+
+    @property
+    def baseline(self) -> str:
+        return self.scenario.baseline
+
+    @property
+    def valid(self) -> bool:
+        """Whether every trial ended well and every pair of reported cells counts."""
+        return not self.missing and not any(note.kind in ("failed trial", "dropped pair") for note in self.notes)
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The arms compared with the baseline."""
+        return tuple(arm for arm in self.scenario.arms if arm != self.baseline)
+
+    @property
+    def band(self) -> Interval:
+        """The ratios called `same`."""
+        return same_band(self.scenario.validity.practical_threshold)
+
+
+def build_report(store: RunStore) -> Report:
+    """Read a run and compute everything its report says.
+
+    Raises `RecordError` where a record is missing, unreadable or of another schema. A run with trials still
+    missing gives a report that says so.
+    """
+    manifest, trials, cells = store.manifest(), store.trials(), store.cells()
+    scenario = _scenario(manifest)
+    pairs = pair_up(scenario, manifest.plan, trials, cells)
+    ended = {(trial.round, trial.arm) for trial in trials}
+    benches = [bench for bench in scenario.benches if bench.reported]
+    arms = [arm for arm in scenario.arms if arm != scenario.baseline]
+    main = tuple(
+        _main_row(bench, arm, pairs, cells, scenario) for bench in benches for arm in arms if _of(pairs, bench, arm)
+    )
+    return Report(
+        manifest=manifest,
+        scenario=scenario,
+        trials=trials,
+        missing=tuple(trial for trial in manifest.plan if (trial.round, trial.arm) not in ended),
+        main=main,
+        baseline_hits=tuple(hit_of(cells, bench.name, scenario.baseline) for bench in benches),
+        performance=tuple(row for bench in benches for row in _performance(bench, pairs, scenario)),
+        parity=tuple(row for bench in benches for row in _parity_rows(store, bench, pairs, manifest.plan, cells)),
+        memory=tuple(row for arm in scenario.arms for row in memory_of(arm, trials)),
+        starts=tuple(start_of(arm, trials) for arm in scenario.arms if any(trial.arm == arm for trial in trials)),
+        client_lag=lag_of(manifest, cells),
+        notes=notes.collect(
+            manifest, trials, cells, [one for row in main for one in (row.throughput, row.ttfp) if one is not None]
+        ),
+    )
+
+
+def _scenario(manifest: Manifest) -> Scenario:
+    try:
+        # Through JSON text: only there do strict models take a list for a tuple.
+        return Scenario.model_validate_json(json.dumps(manifest.scenario))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise RecordError(f"manifest.json of {manifest.run}: scenario.{where}: {first['msg']}") from error
+
+
+def _of(pairs: Iterable[Pair], bench: Bench, arm: str) -> tuple[Pair, ...]:
+    return tuple(pair for pair in pairs if pair.bench == bench.name and pair.arm == arm)
+
+
+def _main_row(
+    bench: Bench, arm: str, pairs: tuple[Pair, ...], cells: Iterable[CellRecord], scenario: Scenario
+) -> MainRow:
+    mine, threshold = _of(pairs, bench, arm), scenario.validity.practical_threshold
+    return MainRow(
+        bench=bench,
+        arm=arm,
+        hit=hit_of(cells, bench.name, arm),
+        throughput=compare(mine, REQUEST_THROUGHPUT, threshold=threshold),
+        ttfp=compare(mine, MEDIAN_TTFP, threshold=threshold) if "audio" in bench.modalities else None,
+    )
+
+
+def _metrics(bench: Bench) -> tuple[Metric, ...]:
+    metrics = TEXT_METRICS + (AUDIO_METRICS if "audio" in bench.modalities else ())
+    # One output token has no time per further token.
+    return tuple(metric for metric in metrics if metric is not MEDIAN_TPOT or bench.output > 1)
+
+
+def _performance(bench: Bench, pairs: tuple[Pair, ...], scenario: Scenario) -> Iterable[PerformanceRow]:
+    threshold = scenario.validity.practical_threshold
+    valid = [pair for pair in pairs if pair.bench == bench.name and pair.valid]
+    for arm in scenario.arms:
+        baseline = arm == scenario.baseline
+        found = {pair.round: pair.base if baseline else pair.other for pair in valid if baseline or pair.arm == arm}
+        cells = [cell for cell in found.values() if cell is not None]
+        if not cells:
+            continue
+        yield PerformanceRow(
+            bench=bench.name,
+            arm=arm,
+            requests=min(cell.completed for cell in cells),
+            rounds=len(cells),
+            series=tuple(
+                Series(
+                    metric=metric,
+                    by_round=tuple(
+                        (cell.cell.round, value) for cell in cells if (value := getattr(cell, metric.key)) is not None
+                    ),
+                    comparison=None if baseline else compare(_of(pairs, bench, arm), metric, threshold=threshold),
+                )
+                for metric in _metrics(bench)
+            ),
+            p99_e2el=_p99(cells),
+        )
+
+
+def _p99(cells: Sequence[CellRecord]) -> float | None:
+    values = [cell.p99_e2el_ms for cell in cells if cell.completed >= P99_SAMPLES and cell.p99_e2el_ms is not None]
+    return math.fsum(values) / len(values) if len(values) == len(cells) else None
+
+
+def _parity_rows(
+    store: RunStore,
+    bench: Bench,
+    pairs: tuple[Pair, ...],
+    plan: tuple[PlannedTrial, ...],
+    cells: tuple[CellRecord, ...],
+) -> Iterable[ParityRow]:
+    by_side = {(trial.round, trial.arm): trial for trial in plan}
+    mine = [pair for pair in pairs if pair.bench == bench.name]
+    if not mine:
+        return
+    baseline = mine[0].baseline
+    measured = sorted(cell.cell.round for cell in cells if cell.cell.arm == baseline and cell.cell.bench == bench.name)
+    if len(measured) > 1:
+        one, two = measured[:2]
+        yield ParityRow(
+            bench=bench.name,
+            left=baseline,
+            right=baseline,
+            rounds=f"{one} and {two}",
+            control=True,
+            parity=parity(
+                store.requests(by_side[one, baseline], bench.name),
+                store.requests(by_side[two, baseline], bench.name),
+            ),
+        )
+    for arm in dict.fromkeys(pair.arm for pair in mine):
+        # Pairs that do not count are compared too: an answer that changed is most telling there.
+        both = [pair for pair in _of(mine, bench, arm) if pair.base is not None and pair.other is not None]
+        found = [
+            parity(
+                store.requests(by_side[pair.round, baseline], bench.name),
+                store.requests(by_side[pair.round, arm], bench.name),
+            )
+            for pair in both
+        ]
+        if found:
+            yield ParityRow(bench.name, baseline, arm, str(both[0].round), False, found[0])
+        if len(found) > 1:
+            yield ParityRow(bench.name, baseline, arm, f"all {len(found)}", False, over_rounds(found))

@@ -1,0 +1,120 @@
+"""The verdict of a run in words: what is faster, what is the same, what cannot be said."""
+
+from __future__ import annotations
+
+from harness.report.measures import Hit
+from harness.report.model import MainRow, Report
+from harness.report.text import between, count, listed, percent
+from harness.stats import FIRM_ROUNDS, Verdict
+
+_SAYS = {
+    Verdict.FASTER: "faster",
+    Verdict.SLOWER: "slower",
+    Verdict.SAME: "the same",
+    Verdict.INCONCLUSIVE: "inconclusive",
+    Verdict.INVALID: "without a single valid round",
+}
+# The reader looks for a regression first.
+_ORDER = (Verdict.SLOWER, Verdict.FASTER, Verdict.SAME, Verdict.INCONCLUSIVE, Verdict.INVALID)
+
+
+def progress(report: Report) -> str | None:
+    """The loud line of an unfinished run; None when every planned trial has a record."""
+    if not report.missing:
+        return None
+    planned = len(report.manifest.plan)
+    names = listed([trial.slug for trial in report.missing])
+    return (
+        f"UNFINISHED RUN: {len(report.trials)} of {count(planned, 'trial')} have a record. "
+        f"Everything below rests on those alone. Not run: {names}."
+    )
+
+
+def verdict(report: Report) -> str:
+    """One paragraph."""
+    sentences = [_arm(report, arm) for arm in report.others]
+    dropped = [one for row in report.main for one in row.throughput.dropped]
+    pairs = sum(len(row.throughput.rounds) for row in report.main) + len(dropped)
+    if dropped:
+        benches = listed(list(dict.fromkeys(one.bench for one in dropped)))
+        sentences.append(
+            f"{len(dropped)} of {count(pairs, 'measured pair')} did not count ({benches}); the reasons are below."
+        )
+    elif pairs:
+        sentences.append(f"All {count(pairs, 'measured pair')} counted.")
+    thin = [row for row in report.main if row.throughput.rounds and row.throughput.advisory]
+    if thin:
+        what = "Every verdict is" if len(thin) == len(report.main) else f"{count(len(thin), 'verdict')} of them:"
+        tail = "" if len(thin) == len(report.main) else f" {_names(thin)}"
+        sentences.append(f"{what} advisory{tail}: fewer than {FIRM_ROUNDS} valid rounds.")
+    return " ".join(sentences)
+
+
+def _arm(report: Report, arm: str) -> str:
+    rows = [row for row in report.main if row.arm == arm]
+    if not rows:
+        return f"`{arm}`: nothing was measured."
+    clauses = [
+        f"{len(chosen)} {'is' if len(chosen) == 1 else 'are'} {_SAYS[says]} ({_detail(chosen, says)})"
+        for says in _ORDER
+        if (chosen := [row for row in rows if row.throughput.verdict is says])
+    ]
+    return f"With `{arm}` against `{report.baseline}`, of {count(len(rows), 'bench', 'benches')} {listed(clauses)}."
+
+
+def _detail(rows: list[MainRow], says: Verdict) -> str:
+    if says is Verdict.INVALID:
+        return _names(rows)
+    if says is Verdict.SAME:
+        return f"within {between(rows[0].throughput.band)}: {_names(rows)}"
+    ordered = sorted(rows, key=lambda row: row.throughput.ratio or 0.0, reverse=says is Verdict.FASTER)
+    return ", ".join(
+        f"{row.bench.name} {percent(row.throughput.ratio)}" if row.throughput.ratio is not None else row.bench.name
+        for row in ordered
+    )
+
+
+def _names(rows: list[MainRow]) -> str:
+    return ", ".join(dict.fromkeys(row.bench.name for row in rows))
+
+
+def baseline_proof(report: Report) -> str:
+    """What the counters say of the baseline's own cache."""
+    measured = [hit for hit in report.baseline_hits if hit.cells]
+    cells = sum(hit.cells for hit in measured)
+    if not cells:
+        return f"`{report.baseline}`: no cell carries prefix-cache counters, so its cache state is not verified."
+    queries = sum(hit.queries for hit in measured)
+    if queries == 0 and sum(hit.hits for hit in measured) == 0:
+        return (
+            f"`{report.baseline}`: 0 queries and 0 hits in the stage-0 prefix cache over all "
+            f"{count(cells, 'reported cell')} (verified from the server's counters)."
+        )
+    return f"`{report.baseline}`: {queries:.0f} tokens were looked up, {_share(measured)} of them hit."
+
+
+def _share(hits: list[Hit]) -> str:
+    return percent(sum(hit.hits for hit in hits) / sum(hit.queries for hit in hits), signed=False)
+
+
+def weights(report: Report) -> str:
+    """What is real and what is not in this run: nothing is simulated, yet weights may be random."""
+    kind = report.scenario.server.kind
+    dummy = any("--load-format dummy" in " ".join(trial.argv).replace("=", " ") for trial in report.trials)
+    if kind == "tiny-omni":
+        return (
+            "Nothing is simulated: every time, count and byte was measured on this host. The model is the bundled "
+            "tiny omni model with seeded random weights: its speed is that of a small model on a CPU, and its "
+            "answers carry no knowledge."
+        )
+    if dummy:
+        return (
+            "Nothing is simulated: every time, count and byte was measured on this host. The weights are random "
+            "(`--load-format dummy`), so the answers carry no knowledge."
+        )
+    if kind == "external":
+        return (
+            "Nothing is simulated: every time and count was measured. The server was started by somebody else: its "
+            "weights and hardware are what its owner says."
+        )
+    return "Nothing is simulated: every time, count and byte was measured on this host."

@@ -1,0 +1,102 @@
+"""When a cell counts, and when two cells may be compared (docs/design.md, section 5).
+
+Pure rules over records. Each returns the reasons against, one sentence each; an empty tuple means valid.
+A slowdown is a result, never a reason.
+"""
+
+from __future__ import annotations
+
+from harness.records import BenchSummary, CellRecord, HitRate
+from harness.scenario import Validity
+
+# Hit rates are quotients of token counts: an exact limit must not fall to the last bit of a float.
+_ROUNDING = 1e-9
+
+
+def cell_invalid(
+    summary: BenchSummary,
+    *,
+    expects_caching: bool | None,
+    hit: HitRate | None,
+    validity: Validity,
+) -> tuple[str, ...]:
+    """Why one cell does not count.
+
+    Parameters:
+        expects_caching: what the arm claims of stage 0; None where it makes no claim (an external server).
+        hit: prefix-cache tokens around the bench; None where the server publishes none.
+        validity: the scenario's limits.
+    """
+    reasons: list[str] = []
+    if summary.completed + summary.failed != summary.num_prompts:
+        reasons.append(
+            f"completed {summary.completed} + failed {summary.failed} is not the {summary.num_prompts} prompts sent"
+        )
+    if summary.failed > validity.allow_failures:
+        reasons.append(f"{summary.failed} requests failed; allowed: {validity.allow_failures}")
+    if summary.completed == 0:
+        reasons.append("no request completed")
+    if hit is None:
+        if expects_caching is not None:
+            reasons.append("the prefix-cache counters are absent from the server's metrics")
+    else:
+        reasons += _hit_invalid(hit, expects_caching, validity)
+    return tuple(reasons)
+
+
+def _hit_invalid(hit: HitRate, expects_caching: bool | None, validity: Validity) -> list[str]:
+    if hit.queries < 0 or hit.hits < 0:
+        return [f"a prefix-cache counter went backwards: {hit.queries:g} queries, {hit.hits:g} hits"]
+    if hit.hits > hit.queries:
+        return [f"more tokens hit than were looked up: {hit.hits:g} of {hit.queries:g}"]
+    if expects_caching is False:
+        if hit.queries or hit.hits:
+            return [
+                f"the cache is off, yet {hit.queries:g} tokens were looked up and {hit.hits:g} hit in the prefix cache"
+            ]
+        return []
+    if expects_caching is None:
+        return []
+    if hit.queries == 0 or hit.rate is None:
+        return ["the cache is on, yet no token was looked up in the prefix cache"]
+    if abs(hit.rate - hit.ideal) > validity.hit_rate_band + _ROUNDING:
+        return [f"stage-0 hit rate {hit.rate:.1%} is outside the ideal {hit.ideal:.1%} ± {validity.hit_rate_band:.1%}"]
+    return []
+
+
+def pair_invalid(
+    base: CellRecord, other: CellRecord, validity: Validity, *, ignore_eos: bool = True
+) -> tuple[str, ...]:
+    """Why two cells of one round and bench may not be compared: their servers did different work.
+
+    Parameters:
+        base: the baseline arm's cell.
+        other: the other arm's cell.
+        validity: the scenario's limits.
+        ignore_eos: whether the bench fixes the number of output tokens. Where it does not, arms may disagree.
+    """
+    reasons: list[str] = []
+    base_arm, other_arm = base.cell.arm, other.cell.arm
+    if ignore_eos and base.total_output_tokens != other.total_output_tokens:
+        reasons.append(
+            f"arms disagree on output tokens: {base_arm} {base.total_output_tokens}, "
+            f"{other_arm} {other.total_output_tokens}"
+        )
+    if "audio" in base.cell.modalities or "audio" in other.cell.modalities:
+        reasons += _audio_invalid(base, other, validity.audio_tolerance)
+    return tuple(reasons)
+
+
+def _audio_invalid(base: CellRecord, other: CellRecord, tolerance: float) -> list[str]:
+    absent = [cell.cell.arm for cell in (base, other) if not cell.total_audio_duration_s]
+    if absent:
+        return [f"no audio was measured in {' and '.join(absent)}"]
+    assert base.total_audio_duration_s is not None
+    assert other.total_audio_duration_s is not None
+    ratio = other.total_audio_duration_s / base.total_audio_duration_s - 1.0
+    if abs(ratio) > tolerance + _ROUNDING:
+        return [
+            f"arms disagree on audio seconds: {base.cell.arm} {base.total_audio_duration_s:.2f}, "
+            f"{other.cell.arm} {other.total_audio_duration_s:.2f} ({ratio:+.1%}; allowed: ±{tolerance:.1%})"
+        ]
+    return []
