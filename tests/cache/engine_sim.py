@@ -107,7 +107,7 @@ class EngineSim:
         self.cache.begin_step(scheduled, new, gone)
         if not scheduled:
             return
-        self._run(batch, {hit.id: hit.computed for hit in new if hit.computed}, new)
+        self._run(batch, {hit.id: hit.computed for hit in new if hit.computed})
 
     def consume(self, *, read: bool, only: int | None = None) -> None:
         if not self.pending:
@@ -132,7 +132,7 @@ class EngineSim:
         for got, expected in self.kept:
             np.testing.assert_array_equal(got.numpy(), expected)
 
-    def _run(self, batch: list[tuple[SimRequest, int]], hit: dict[str, int], new: list[NewRequest]) -> None:
+    def _run(self, batch: list[tuple[SimRequest, int]], hit: dict[str, int]) -> None:
         self.steps += 1
         counts = np.array([count for _, count in batch], dtype=np.int64)
         computed = np.array([request.computed for request, _ in batch], dtype=np.int64)

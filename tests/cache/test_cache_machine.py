@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from engine_sim import EngineSim, SimRequest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-
-from engine_sim import EngineSim, SimRequest
 
 
 class CacheMachine(RuleBasedStateMachine):

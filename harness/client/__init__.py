@@ -1,0 +1,24 @@
+"""The load generator: OpenAI-compatible streaming over HTTP, timing, and audio.
+
+During the bench only bytes and instants are kept (`load`, `stream`); events, answers, records and the summary are
+pure functions of them afterwards.
+"""
+
+from harness.client.audio import AudioError
+from harness.client.load import LoadResult, run_load
+from harness.client.payload import build_payload
+from harness.client.requests import pcm_of, to_record, to_records
+from harness.client.stream import RawRequest
+from harness.client.summary import summarise
+
+__all__ = [
+    "AudioError",
+    "LoadResult",
+    "RawRequest",
+    "build_payload",
+    "pcm_of",
+    "run_load",
+    "summarise",
+    "to_record",
+    "to_records",
+]
