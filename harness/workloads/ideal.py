@@ -1,0 +1,78 @@
+"""What an unbounded prefix cache would hit: the yardstick for a measured hit rate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from harness.scenario import Bench
+from harness.workloads.prompt import Prompt
+from harness.workloads.tokenizer import Tokenizer
+
+
+def ideal_hit_rates(
+    token_ids_by_bench: Sequence[tuple[str, Sequence[Sequence[int]]]], block_size: int
+) -> dict[str, float]:
+    """The hit rate of each bench on one server whose cache never evicts, benches and prompts in the order given.
+
+    A request hits the longest prefix of full blocks that some earlier request held, and at most
+    `floor((L - 1) / block_size)` blocks of its L tokens: the last token is always computed, since its logits are
+    needed. The rate is the sum of hit tokens over the sum of prompt tokens, as `prefix_cache_hits` over
+    `prefix_cache_queries` counts them.
+
+    Parameters:
+        token_ids_by_bench: for each bench its name and, per request, the ids the server sees.
+        block_size: tokens per KV block.
+
+    Raises:
+        ValueError: a block size under 1, a bench twice, or a bench without tokens.
+    """
+    if block_size < 1:
+        raise ValueError(f"block_size: found {block_size}; allowed: 1 or more")
+    cache = _Cache(block_size)
+    rates: dict[str, float] = {}
+    for name, requests in token_ids_by_bench:
+        total = sum(len(ids) for ids in requests)
+        if total == 0 or name in rates:
+            raise ValueError(f"bench {name!r}: found {'no tokens' if total == 0 else 'it twice'}")
+        rates[name] = sum(cache.serve(ids) for ids in requests) / total
+    return rates
+
+
+def served_ids(bench: Bench, prompts: Sequence[Prompt], tokenizer: Tokenizer) -> list[list[int]]:
+    """The ids the server sees for each prompt.
+
+    At the chat endpoint: the chat template over one user message, with the request's `chat_template_kwargs`. At the
+    completions endpoint: the text with the tokenizer's own special tokens around it, the server's default there.
+    """
+    if bench.endpoint == "completions":
+        return tokenizer.encode_all([prompt.text for prompt in prompts], specials=True)
+    variables = bench.extra_body.get("chat_template_kwargs") or {}
+    chats = [tokenizer.render_chat([{"role": "user", "content": prompt.text}], **variables) for prompt in prompts]
+    return tokenizer.encode_all(chats)
+
+
+class _Cache:
+    """Every full block ever seen, as chains: a block is known by its tokens and the chain before it."""
+
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+        self._chains: dict[tuple[int, bytes], int] = {}
+
+    def serve(self, ids: Sequence[int]) -> int:
+        """Hit tokens of a request, which then leaves all its full blocks behind."""
+        size = self._block_size
+        data = np.asarray(ids, dtype=np.int64).tobytes()
+        step = size * 8
+        chain, hits, hitting = 0, 0, True
+        for start in range(0, len(ids) // size * step, step):
+            key = (chain, data[start : start + step])
+            known = self._chains.get(key)
+            if known is None:
+                hitting = False
+                known = self._chains[key] = len(self._chains) + 1
+            elif hitting:
+                hits += 1
+            chain = known
+        return min(hits, (len(ids) - 1) // size) * size if ids else 0

@@ -1,0 +1,138 @@
+"""`bench check`: what a scenario would run, without starting it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.check import CheckReport, check_report, render_check
+from harness.errors import UsageError
+from harness.scenario import load_scenario
+
+ROOT = Path(__file__).parents[2]
+QUICKSTART = ROOT / "scenarios" / "quickstart.yaml"
+
+TABLE = """\
+rounds: 3
+workloads:
+  - dataset: random
+    table: |
+      name shared_prefix random_len output range_ratio concurrency prompts seed
+      P64  48            16         4      0.0         2           8       2
+"""
+TINY = f"""\
+schema: 1
+name: checked
+model: tiny-omni
+server: {{kind: tiny-omni}}
+arms:
+  off: {{baseline: true}}
+  on: {{args: {{enable-prefix-caching: true}}}}
+{TABLE}"""
+
+
+def report_of(tmp_path: Path, text: str) -> CheckReport:
+    path = tmp_path / "checked.yaml"
+    path.write_text(text, encoding="utf-8")
+    return check_report(load_scenario(path), path)
+
+
+def test_the_quickstart_is_valid_and_says_what_it_covers() -> None:
+    """It has no hit, half and 94 % shared prefix, decode and audio, and its ideal rates follow from its prompts."""
+    report = check_report(load_scenario(QUICKSTART), QUICKSTART)
+    ideal = {bench.name: bench.ideal_hit_rate for bench in report.benches}
+    assert not report.notes
+    assert [trial.arm for trial in report.trials] == ["cache_off", "cache_on", "cache_on", "cache_off"] * 2
+    assert report.benches[0].name == "warm"
+    assert not report.benches[0].reported
+    for name, rate in ideal.items():
+        share = {"h0": 0.0, "h50": 0.5, "h94": 0.9375}.get(name.split("_")[1] if "_h" in name else "h0")
+        if share is not None and name != "warm":
+            requests = next(bench.requests for bench in report.benches if bench.name == name)
+            # The first request of a prefix misses; the template's tokens dilute the share a little.
+            assert rate == pytest.approx(share * (requests - 1) / requests, abs=0.012)
+    assert {bench.modalities for bench in report.benches} == {("text",), ("text", "audio")}
+
+
+def test_an_arm_costs_its_trials_times_the_benches(tmp_path: Path) -> None:
+    """Requests and tokens are summed over rounds; only the caching arm is spared what an ideal cache hits."""
+    report = report_of(tmp_path, TINY)
+    off, on = report.arms
+    (bench,) = report.benches
+    assert (off.caching, on.caching) == (False, True)
+    assert (off.trials, off.requests, off.output_tokens) == (3, 24, 96)
+    assert off.prompt_tokens == on.prompt_tokens == off.computed_tokens == 3 * bench.prompt_tokens
+    assert report.requests == 48
+    # Of 8 requests 7 hit three blocks of 16: the template's opening and 48 shared tokens are 3 blocks and a rest.
+    assert bench.ideal_hit_rate == pytest.approx(7 * 48 / bench.prompt_tokens)
+    assert on.computed_tokens == 3 * (bench.prompt_tokens - 7 * 48)
+
+
+def test_the_block_size_of_the_arms_is_the_one_assumed(tmp_path: Path) -> None:
+    """Fewer tokens fit whole blocks when blocks are larger; arms that differ have no common ideal."""
+    larger = TINY.replace("{kind: tiny-omni}", "{kind: tiny-omni, deploy: {stages: [{stage_id: 0, block_size: 32}]}}")
+    report = report_of(tmp_path, larger)
+    assert report.block_size == 32
+    assert report.benches[0].ideal_hit_rate == pytest.approx(7 * 32 / report.benches[0].prompt_tokens)
+
+    apart = report_of(tmp_path, TINY.replace("on: {args: {", "on: {args: {block-size: 32, "))
+    assert apart.block_size is None
+    assert apart.benches[0].ideal_hit_rate is None
+    assert apart.notes == ("ideal hit rate: not computed (block sizes differ: 16, 32)",)
+    assert apart.arms[1].computed_tokens is None
+
+
+def test_a_model_elsewhere_is_counted_by_its_table(tmp_path: Path) -> None:
+    """Without a local tokenizer the ideal rate is withheld, not guessed."""
+    report = report_of(tmp_path, TINY.replace("tiny-omni}", "vllm}").replace("model: tiny-omni", "model: Qwen/Qwen3"))
+    assert report.tokenizer is None
+    assert report.benches[0].ideal_hit_rate is None
+    assert report.benches[0].prompt_tokens == 8 * 64
+    assert any("no local tokenizer" in note for note in report.notes)
+    assert "no local tokenizer" in render_check(report)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("{enable-prefix-caching: true}", "{port: 80}", "arms.on.args: found port"),
+        ("{enable-prefix-caching: true}", "{block-size: 0}", "found block-size 0"),
+        ("model: tiny-omni", "model: tiny-omni\ntokenizer: nowhere", "tokenizer: found 'nowhere'"),
+    ],
+)
+def test_settings_that_contradict_are_found_before_anything_starts(
+    tmp_path: Path, old: str, new: str, expected: str
+) -> None:
+    """The message names the file, the place and what was found."""
+    with pytest.raises(UsageError, match=rf"checked\.yaml: .*{expected}"):
+        report_of(tmp_path, TINY.replace(old, new, 1))
+
+
+def test_the_text_shows_plan_benches_and_cost(tmp_path: Path) -> None:
+    """A person sees every round, bench and arm."""
+    text = render_check(report_of(tmp_path, TINY))
+    lines = [line.split() for line in text.splitlines()]
+    assert ["1", "off", "on"] in lines
+    assert ["2", "on", "off"] in lines
+    assert any(line[:2] == ["P64", "random"] for line in lines)
+    assert any(line[:3] == ["off", "(baseline)", "off"] for line in lines)
+    assert text.splitlines()[0].endswith("checked.yaml: valid")
+
+
+def test_the_json_form_is_complete(tmp_path: Path) -> None:
+    """What a program reads holds every part."""
+    data = json.loads(json.dumps(report_of(tmp_path, TINY).to_json(), allow_nan=False))
+    assert [trial["slug"] for trial in data["trials"]][:2] == ["r01-1-off", "r01-2-on"]
+    assert data["benches"][0]["name"] == "P64"
+    assert data["requests"] == 48
+
+
+def test_checking_loads_no_heavy_library() -> None:
+    """A check needs neither torch nor matplotlib."""
+    code = "import sys, harness.check; print(sorted({'torch', 'matplotlib', 'pandas'} & set(sys.modules)))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert out.stdout.strip() == "[]"
