@@ -7,7 +7,6 @@ results/<run>/manifest.json, scenario.yaml, trials/<slug>/{trial.json, server.lo
 from __future__ import annotations
 
 import fcntl
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,26 +15,11 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
+from harness.atomic import write_atomic
 from harness.errors import RecordError, UsageError
 from harness.records import CellRecord, Manifest, PlannedTrial, Record, RequestRecord, TrialRecord
 
 R = TypeVar("R", bound=Record)
-
-
-def write_atomic(path: Path, data: bytes) -> None:
-    """Writes to a temporary name beside `path`, fsyncs and renames: readers see the old file or the whole new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    with partial.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 class RunStore:

@@ -254,7 +254,7 @@ class Trial:
             failure=facts.failure,
             started_at=started_at,
             finished_at=utc_now(),
-            argv=launch.argv,
+            argv=launch.recorded_argv(),
             env=launch.recorded_env(),
             resolved=self._arm.as_dict(),
             resolved_sha256=self._arm.sha256,

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from harness.report import words
 from harness.report.markdown import ratio_cell, verdict_cell
-from harness.report.model import Report
+from harness.report.model import MainRow, Report
 from harness.report.text import NONE, between, hit_rate, percent, significant
 from harness.stats import LEVEL, Verdict
 
+WIDE = 136
+"""Columns that the whole table needs."""
 _STYLES = {
     Verdict.FASTER: "green",
     Verdict.SLOWER: "bold red",
@@ -21,12 +24,20 @@ _STYLES = {
 }
 
 
-def render_terminal(report: Report) -> RenderableType:
-    """The verdict in words, the main table, and the notes that need a look, as one rich renderable."""
+def render_terminal(report: Report, width: int = WIDE) -> RenderableType:
+    """The verdict in words, the main table, and the notes that need a look, as one rich renderable.
+
+    Parameters:
+        width: columns of the terminal; under `WIDE` the ideal hit rate, interval and TTFP are left to the report.
+    """
     parts: list[RenderableType] = []
     if (progress := words.progress(report)) is not None:
         parts.append(Text(progress, style="bold red"))
-    parts += [_table(report), Text(words.verdict(report).replace("`", "")), Text(_proof(report), style="dim")]
+    parts += [
+        _table(report, wide=width >= WIDE),
+        Text(words.verdict(report).replace("`", "")),
+        Text(_proof(report), style="dim"),
+    ]
     for note in report.notes:
         place = " ".join(part for part in (note.trial, note.bench) if part)
         style = "red" if note.kind in ("failed trial", "dropped pair") else "yellow"
@@ -34,18 +45,26 @@ def render_terminal(report: Report) -> RenderableType:
     return Group(*parts)
 
 
-def _table(report: Report) -> Table:
+def _table(report: Report, *, wide: bool) -> Table:
     several = len(report.others) > 1
-    table = Table(title=report.manifest.run, title_justify="left", header_style="bold")
-    table.add_column("bench", no_wrap=True)
-    if several:
-        table.add_column("arm", no_wrap=True)
-    table.add_column("stage-0 hit", justify="right")
-    table.add_column("ideal", justify="right")
-    table.add_column(f"{report.baseline} (req/s)", justify="right")
-    table.add_column("ratio" if several else "".join(report.others), justify="right")
-    table.add_column("per-round range", justify="right")
-    table.add_column(f"{LEVEL:.0%} interval", justify="right")
+    table = Table(
+        title=report.manifest.run,
+        title_justify="left",
+        header_style="bold",
+        box=SIMPLE_HEAD if wide else None,
+        pad_edge=False,
+    )
+    left = ["bench", *(["arm"] if several else [])]
+    middle = [
+        "hit",
+        *(["ideal"] if wide else []),
+        f"{report.baseline}\nreq/s",
+        "ratio" if several else report.others[0],
+    ]
+    for name in left:
+        table.add_column(name, no_wrap=True)
+    for name in (*middle, "per-round range", *([f"{LEVEL:.0%} interval"] if wide else [])):
+        table.add_column(name, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     for row in report.main:
         style = _STYLES[row.throughput.verdict]
@@ -53,14 +72,18 @@ def _table(report: Report) -> Table:
             row.bench.name,
             *([row.arm] if several else []),
             hit_rate(row.hit),
-            NONE if row.hit.ideal is None else percent(row.hit.ideal, signed=False),
+            *([NONE if row.hit.ideal is None else percent(row.hit.ideal, signed=False)] if wide else []),
             NONE if row.throughput.base_mean is None else significant(row.throughput.base_mean),
-            Text(ratio_cell(row), style=style),
+            Text(ratio_cell(row) if wide else _ratio(row), style=style),
             between(row.throughput.spread),
-            between(row.throughput.interval),
-            Text(verdict_cell(row), style=style),
+            *([between(row.throughput.interval)] if wide else []),
+            Text(verdict_cell(row) if wide else row.throughput.verdict.value, style=style),
         )
     return table
+
+
+def _ratio(row: MainRow) -> str:
+    return NONE if row.throughput.ratio is None else percent(row.throughput.ratio)
 
 
 def _proof(report: Report) -> str:

@@ -1,0 +1,151 @@
+"""The resolved arm: a scenario's server settings with one arm's changes laid over them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from harness.errors import UsageError
+from harness.scenario import Scalar, Scenario
+from harness.servers.launch import is_secret, is_secret_arg
+
+_ADDRESS_ARGS = {
+    "host": "servers listen on 127.0.0.1",
+    "port": "the harness picks a free port for each trial",
+    "served-model-name": "it is the scenario's `model`",
+    "deploy-config": "write the overlay under `deploy`",
+}
+_PREFIX_CACHES = {"tiny-omni": ("bundled",)}
+"""Cache implementations a server kind can choose from; a kind that is not listed may have any."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedArm:
+    """One server configuration, complete: what `Launch` is made from.
+
+    Parameters:
+        name: the arm's name in the scenario.
+        kind: the server kind.
+        args: command-line arguments by name, words joined by dashes.
+        env: environment variables to add or override.
+        python: the interpreter to run, None for the harness' own.
+        source: the checkout to run from, None for the installed code.
+        deploy: the deploy overlay, None for none.
+        prefix_cache: the cache implementation, None for the server's default.
+    """
+
+    name: str
+    kind: str
+    args: Mapping[str, Scalar]
+    env: Mapping[str, str]
+    python: str | None
+    source: str | None
+    deploy: Mapping[str, Any] | None
+    prefix_cache: str | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The configuration for a record, ready for JSON; arguments and variables that carry secrets are left out."""
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "args": {key: value for key, value in self.args.items() if not is_secret_arg(key)},
+            "env": {key: value for key, value in self.env.items() if not is_secret(key)},
+            "python": self.python,
+            "source": self.source,
+            "deploy": None if self.deploy is None else dict(self.deploy),
+            "prefix_cache": self.prefix_cache,
+        }
+
+    @property
+    def sha256(self) -> str:
+        """Digest of `as_dict()`, independent of the order in which keys were written."""
+        text = json.dumps(self.as_dict(), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def setting(self, name: str) -> Scalar | None:
+        """A stage-0 engine setting by its argument name (`block-size`); a command-line argument beats the overlay.
+
+        None when neither says anything.
+        """
+        if name in self.args:
+            return self.args[name]
+        stages = () if self.deploy is None else self.deploy.get("stages", ())
+        for stage in stages:
+            if stage["stage_id"] == 0:
+                value: Scalar | None = stage.get(name.replace("-", "_"))
+                return value
+        return None
+
+
+def resolve_arm(scenario: Scenario, arm: str) -> ResolvedArm:
+    """Lay one arm over the scenario's server settings.
+
+    `args` and `env` merge by key, `python` and `source` replace, `deploy` merges its `stages` by `stage_id` and key
+    and replaces other top-level keys.
+
+    Raises:
+        UsageError: no such arm, an argument that belongs to the harness, a stage without `stage_id`, or a cache
+            implementation that the server kind does not have.
+    """
+    server = scenario.server
+    change = scenario.arms.get(arm)
+    if change is None:
+        raise UsageError(f"no arm {arm!r} in scenario {scenario.name}; there are: {', '.join(scenario.arms)}")
+    allowed = _PREFIX_CACHES.get(server.kind)
+    if change.prefix_cache is not None and allowed is not None and change.prefix_cache not in allowed:
+        raise UsageError(
+            f"arms.{arm}.prefix_cache: found {change.prefix_cache!r}; "
+            f"allowed with server kind {server.kind}: {', '.join(allowed)}"
+        )
+    return ResolvedArm(
+        name=arm,
+        kind=server.kind,
+        args=_arguments(server.args, "server.args") | _arguments(change.args, f"arms.{arm}.args"),
+        env={**server.env, **change.env},
+        python=change.python if change.python is not None else server.python,
+        source=change.source if change.source is not None else server.source,
+        deploy=_overlay(server.deploy, change.deploy, arm),
+        prefix_cache=change.prefix_cache,
+    )
+
+
+def _arguments(args: Mapping[str, Scalar], where: str) -> dict[str, Scalar]:
+    found: dict[str, Scalar] = {}
+    for key, value in args.items():
+        name = key.lstrip("-").replace("_", "-")
+        if name in _ADDRESS_ARGS:
+            raise UsageError(f"{where}: found {key}; allowed: any other argument ({_ADDRESS_ARGS[name]})")
+        if name in found:
+            raise UsageError(f"{where}: found {key} twice, once with dashes and once with underscores; allowed: one")
+        found[name] = value
+    return found
+
+
+def _overlay(base: Mapping[str, Any] | None, change: Mapping[str, Any] | None, arm: str) -> Mapping[str, Any] | None:
+    stages = _stages(base, "server.deploy")
+    for stage_id, settings in _stages(change, f"arms.{arm}.deploy").items():
+        stages[stage_id] = {**stages.get(stage_id, {}), **settings}
+    if base is None and change is None:
+        return None
+    merged = {**(base or {}), **(change or {})}
+    if stages:
+        merged["stages"] = list(stages.values())
+    return merged
+
+
+def _stages(deploy: Mapping[str, Any] | None, where: str) -> dict[int, dict[str, Any]]:
+    stages = [] if deploy is None else deploy.get("stages", [])
+    if not isinstance(stages, list):
+        raise UsageError(f"{where}.stages: found {type(stages).__name__}; allowed: a list of stages")
+    found: dict[int, dict[str, Any]] = {}
+    for index, stage in enumerate(stages):
+        stage_id = stage.get("stage_id") if isinstance(stage, dict) else None
+        if not isinstance(stage_id, int) or isinstance(stage_id, bool):
+            raise UsageError(f"{where}.stages[{index}]: found {stage!r}; allowed: a mapping with an integer stage_id")
+        if stage_id in found:
+            raise UsageError(f"{where}.stages[{index}]: found stage_id {stage_id} twice; allowed: once")
+        found[stage_id] = dict(stage)
+    return found

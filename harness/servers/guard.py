@@ -1,0 +1,211 @@
+"""The guard: a small program that is the parent of a server and never lets anything of it outlive the harness.
+
+It is run by path and imports only the standard library. It reads one JSON line from standard input:
+`{"argv": [...], "env": {...}, "cwd": "...", "log": "...", "stop_timeout": seconds, "harness_pid": pid}`, and then
+waits for that pipe to close, which it does when the harness wants the server stopped and also when the harness
+dies, even by SIGKILL. It writes JSON lines to standard output:
+
+* `{"event": "started", "pid": n}` or `{"event": "failed", "error": "..."}`
+* `{"event": "exited", "status": n, "stopped_by": "sigterm" | "sigkill" | "died"}`; a negative status is a signal
+* `{"event": "gone", "leftovers": n, "left": [pid, ...]}`: processes that had to be killed after the server itself
+  ended, and those that even SIGKILL did not end
+
+SIGTERM stops the server too; a further SIGTERM skips the polite wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+PR_SET_CHILD_SUBREAPER = 36
+KILL_WAIT_S = 10.0
+"""Bound on the wait for processes that were sent SIGKILL."""
+LEFTOVER_GRACE_S = 2.0
+"""How long descendants may take to end by themselves once the server has."""
+POLL_S = 0.05
+PARENT_CHECK_S = 0.5
+
+
+class Guard:
+    """One server, from its start until none of its descendants is left."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self.stop_timeout = float(spec["stop_timeout"])
+        self.harness_pid = int(spec["harness_pid"])
+        self.status: int | None = None
+        self.asked = self.stopping = self.hurry = False
+        self.harness_gone = False
+        self.wakeup, wake = os.pipe()
+        for end in (self.wakeup, wake):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        # Handlers and not SIG_IGN, which the server would inherit.
+        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
+            signal.signal(number, lambda *_: None)
+        signal.signal(signal.SIGTERM, self._on_term)
+        with Path(spec["log"]).open("ab") as log:
+            self.server = subprocess.Popen(
+                spec["argv"], env=spec["env"], cwd=spec["cwd"], stdin=subprocess.DEVNULL, stdout=log,
+                stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+
+    def _on_term(self, *_: object) -> None:
+        self.asked, self.hurry = True, self.stopping
+
+    def watch(self) -> None:
+        """Return when the server has ended by itself or is to be stopped."""
+        while not self.asked and not self.harness_gone and not self.server_ended():
+            self._reap_adopted()
+            self._wait(PARENT_CHECK_S)
+        self.stopping = True
+
+    def stop(self) -> str:
+        """End the server: SIGTERM to its group, a bounded wait, SIGKILL. Returns what it took."""
+        died = self.server_ended()
+        self._signal_group(signal.SIGTERM)
+        if died:
+            return "died"
+        deadline = time.monotonic() + self.stop_timeout
+        while time.monotonic() < deadline and not self.hurry:
+            if self.server_ended():
+                return "sigterm"
+            self._wait(POLL_S)
+        if self.server_ended():
+            return "sigterm"
+        self._signal_group(signal.SIGKILL)
+        deadline = time.monotonic() + KILL_WAIT_S
+        while time.monotonic() < deadline and not self.server_ended():
+            self._wait(POLL_S)
+        return "sigkill"
+
+    def clear(self, polite: bool) -> tuple[int, list[int]]:
+        """End every descendant that is left. Returns how many had to be killed, and those that could not be."""
+        started, killed = time.monotonic(), set[int]()
+        patience = min(LEFTOVER_GRACE_S, self.stop_timeout) if polite else 0.0
+        while True:
+            alive = self._descendants()
+            waited = time.monotonic() - started
+            if not alive or waited > patience + KILL_WAIT_S:
+                self._signal_group(signal.SIGKILL)
+                return len(killed), alive
+            if waited >= patience or self.hurry:
+                self._signal_group(signal.SIGKILL)
+                killed.update(alive)
+                for pid in alive:
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        os.kill(pid, signal.SIGKILL)
+            self._wait(POLL_S)
+
+    def server_ended(self) -> bool:
+        """Whether the server has ended. It stays unreaped, so that its pid and group id cannot be reused."""
+        if self.status is None:
+            if not hasattr(os, "waitid"):  # macOS before Python 3.13
+                pid, status = os.waitpid(self.server.pid, os.WNOHANG)
+                if pid != 0:
+                    self.status = self.server.returncode = os.waitstatus_to_exitcode(status)
+                return self.status is not None
+            ended = os.waitid(os.P_PID, self.server.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if ended is not None:
+                self.status = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+        return self.status is not None
+
+    def _reap_adopted(self) -> None:
+        """Reap orphans that came to this process and have ended; never the server."""
+        while hasattr(os, "waitid"):
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if ended is None or ended.si_pid == self.server.pid:
+                return
+            os.waitpid(ended.si_pid, os.WNOHANG)
+
+    def _signal_group(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.server.pid, number)
+
+    def _descendants(self) -> list[int]:
+        """Living processes under this one; adopted ones that have ended are reaped on the way."""
+        children: dict[int, list[int]] = {}
+        ended: set[int] = set()
+        for entry in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                # The second field is a name in brackets that may hold anything, brackets and spaces too.
+                state, parent = entry.read_text(errors="replace").rpartition(")")[2].split()[:2]
+                pid = int(entry.parent.name)
+                children.setdefault(int(parent), []).append(pid)
+                if state in "ZX":
+                    ended.add(pid)
+        found, queue = [], [os.getpid()]
+        while queue:
+            parent_pid = queue.pop()
+            for pid in children.get(parent_pid, ()):
+                queue.append(pid)
+                if pid not in ended:
+                    found.append(pid)
+                elif parent_pid == os.getpid() and pid != self.server.pid:
+                    with contextlib.suppress(ChildProcessError):
+                        os.waitpid(pid, os.WNOHANG)
+        return found
+
+    def _wait(self, seconds: float) -> None:
+        """Sleep until a signal, the end of the harness, or the time is over."""
+        watched = [self.wakeup] if self.harness_gone else [self.wakeup, sys.stdin.fileno()]
+        readable, _, _ = select.select(watched, [], [], seconds)
+        if self.wakeup in readable:
+            os.read(self.wakeup, 4096)
+        # A forked child of the harness may hold the pipe open after it; then the parent has changed.
+        if (sys.stdin.fileno() in readable and not os.read(sys.stdin.fileno(), 4096)) or (
+            os.getppid() != self.harness_pid
+        ):
+            self.harness_gone = True
+
+
+def report(**event: object) -> None:
+    # The harness may be gone; the work goes on without it.
+    with contextlib.suppress(OSError):
+        os.write(sys.stdout.fileno(), json.dumps(event).encode() + b"\n")
+
+
+def read_line() -> bytes:
+    """The first line of standard input, unbuffered: `select` must see what follows."""
+    line = b""
+    while not line.endswith(b"\n"):
+        piece = os.read(sys.stdin.fileno(), 1 << 16)
+        if not piece:
+            return b""
+        line += piece
+    return line
+
+
+def main() -> int:
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    line = read_line()
+    if not line:
+        return 0
+    try:
+        guard = Guard(json.loads(line))
+    except OSError as error:
+        report(event="failed", error=str(error))
+        return 1
+    report(event="started", pid=guard.server.pid)
+    guard.watch()
+    stopped_by = guard.stop()
+    report(event="exited", status=guard.status, stopped_by=stopped_by)
+    leftovers, left = guard.clear(polite=stopped_by != "sigkill")
+    if guard.status is None:
+        left = left or [guard.server.pid]
+    report(event="gone", leftovers=leftovers, left=left)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""The launch: everything needed to start one server process, and what of it may be recorded."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+_SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
+# Tighter than the rule for variables: `--tokenizer` and `--max-num-batched-tokens` are no secrets.
+_SECRET_ARG = re.compile(r"(?:^|-)(?:key|token|secret|password|credentials?)$", re.IGNORECASE)
+_USERINFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+_RECORDED = (
+    "CUDA_", "HF_", "KMP_", "LD_", "MALLOC_", "MKL_", "NCCL_", "NVIDIA_", "OMP_", "OPENBLAS_", "PREFIX_CACHE",
+    "PYTHON", "PYTORCH_", "TORCH_", "TRANSFORMERS_", "VIRTUAL_ENV", "VLLM_",
+)  # fmt: skip
+"""Prefixes of the inherited variables that can change what is measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One server process to start.
+
+    Parameters:
+        argv: program and arguments.
+        env: the variables added to or overriding the harness' own environment.
+        cwd: working directory of the server.
+        log_path: the trial's file for the server's output; its folder is the trial's folder.
+        base_url: where the server will answer, without a trailing slash.
+        port: the port in `base_url`.
+        model_name: the name `/v1/models` must list.
+    """
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    cwd: Path
+    log_path: Path
+    base_url: str
+    port: int
+    model_name: str
+
+    @property
+    def trial_dir(self) -> Path:
+        return self.log_path.parent
+
+    def child_env(self) -> dict[str, str]:
+        """The server's whole environment: the harness' own with `env` over it."""
+        return {**os.environ, **self.env}
+
+    def recorded_argv(self) -> tuple[str, ...]:
+        """`argv` with the values of secret arguments replaced by `...`."""
+        before = ("", *self.argv)
+        return tuple(
+            "..." if last.startswith("--") and is_secret_arg(last) else word
+            for last, word in zip(before, self.argv, strict=False)
+        )
+
+    def recorded_env(self) -> dict[str, str]:
+        """What a record may hold: `env` and the inherited variables that matter, without secrets."""
+        matter = {name: value for name, value in os.environ.items() if name.startswith(_RECORDED)}
+        return {
+            name: _USERINFO.sub("...", value)
+            for name, value in sorted({**matter, **self.env}.items())
+            if not is_secret(name)
+        }
+
+
+def is_secret_arg(name: str) -> bool:
+    """Whether a command-line argument's name (`api-key`) says that its value must not be recorded."""
+    return _SECRET_ARG.search(name) is not None
+
+
+def is_secret(name: str) -> bool:
+    """Whether an environment variable's name says that its value must not be recorded."""
+    return _SECRET.search(name) is not None
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that nothing listens on now; another process may still take it before we do."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def port_is_free(port: int) -> bool:
+    """Whether a server could listen on this port of 127.0.0.1; connections in TIME_WAIT do not count as use."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True

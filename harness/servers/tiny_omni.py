@@ -1,0 +1,115 @@
+"""The kind `tiny-omni`: the reference server of this project, one process."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import yaml
+
+from harness.errors import HarnessFailure, UsageError
+from harness.provenance import distribution_versions
+from harness.scenario import Scalar, Scenario
+from harness.servers.arm import ResolvedArm
+from harness.servers.kinds import SettleRule
+from harness.servers.launch import Launch
+from harness.tiny_omni.config import EngineConfig
+
+_DISTRIBUTIONS = ("omni-prefix-bench", "torch", "numpy", "tokenizers", "aiohttp")
+_ASK_VERSIONS = """
+import importlib.metadata as m, json, sys
+found = {d.metadata["Name"]: d.version for d in m.distributions() if d.metadata["Name"] in sys.argv[1:]}
+print(json.dumps(found))
+"""
+
+
+class TinyOmni:
+    """Starts `python -m harness.tiny_omni`; stage 0 is the server process itself."""
+
+    @property
+    def settle_rule(self) -> SettleRule:
+        return SettleRule()
+
+    def command(self, arm: ResolvedArm, scenario: Scenario, port: int, trial_dir: Path) -> Launch:
+        trial_dir = trial_dir.absolute()
+        argv = [_interpreter(arm), "-m", "harness.tiny_omni", "--host", "127.0.0.1", "--port", str(port)]
+        argv += ["--served-model-name", scenario.model, *_flags(arm)]
+        if arm.deploy is not None:
+            overlay = trial_dir / "deploy.yaml"
+            overlay.write_text(yaml.safe_dump(dict(arm.deploy), sort_keys=False), encoding="utf-8")
+            argv += ["--deploy-config", str(overlay)]
+        return Launch(
+            argv=tuple(argv),
+            # Without it the last lines of a killed server are lost with its buffer.
+            env={"PYTHONUNBUFFERED": "1", **arm.env},
+            # `python -m` looks in the working directory first, so a checkout's own code runs.
+            cwd=trial_dir if arm.source is None else _source(arm.source),
+            log_path=trial_dir / "server.log",
+            base_url=f"http://127.0.0.1:{port}",
+            port=port,
+            model_name=scenario.model,
+        )
+
+    def expects_caching(self, arm: ResolvedArm) -> bool | None:
+        value = arm.setting("enable-prefix-caching")
+        return EngineConfig().enable_prefix_caching if value is None else bool(value)
+
+    def stage0_pid(self, guard_pid: int) -> int:
+        try:
+            children = psutil.Process(guard_pid).children()
+        except psutil.NoSuchProcess:
+            children = []
+        if not children:
+            raise HarnessFailure(f"the guard (pid {guard_pid}) has no server process")
+        # Orphans that the guard adopts come later than the server it started.
+        return min(children, key=lambda child: (child.create_time(), child.pid)).pid
+
+    def block_size(self, arm: ResolvedArm) -> int:
+        value = arm.setting("block-size")
+        if value is None:
+            return EngineConfig().block_size
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise UsageError(f"arms.{arm.name}: block size: found {value!r}; allowed: a whole number above 0")
+        return value
+
+    def versions(self, arm: ResolvedArm | None = None) -> dict[str, str]:
+        if arm is None or arm.python is None:
+            return distribution_versions(_DISTRIBUTIONS)
+        asked = subprocess.run(
+            [_interpreter(arm), "-c", _ASK_VERSIONS, *_DISTRIBUTIONS], capture_output=True, text=True, timeout=60
+        )
+        if asked.returncode != 0:
+            raise UsageError(f"arms.{arm.name}.python: {arm.python} does not run: {asked.stderr.strip()[-300:]}")
+        versions: dict[str, str] = json.loads(asked.stdout)
+        return versions
+
+
+def _interpreter(arm: ResolvedArm) -> str:
+    if arm.python is None:
+        return sys.executable
+    path = shutil.which(Path(arm.python).expanduser())
+    if path is None:
+        raise UsageError(f"arms.{arm.name}.python: found {arm.python}, which is no program; allowed: an interpreter")
+    # Not resolved further: a virtual environment's interpreter is known by the link it was called through.
+    return str(Path(path).absolute())
+
+
+def _source(source: str) -> Path:
+    path = Path(source).expanduser().absolute()
+    if not (path / "harness" / "tiny_omni").is_dir():
+        raise UsageError(f"source: found {source}, which holds no harness/tiny_omni; allowed: a checkout of it")
+    return path
+
+
+def _flags(arm: ResolvedArm) -> list[str]:
+    return [word for key, value in arm.args.items() for word in _flag(key, value)]
+
+
+def _flag(key: str, value: Scalar) -> list[str]:
+    if isinstance(value, bool):
+        return [f"--{key}" if value else f"--no-{key}"]
+    return [f"--{key}", str(value)]

@@ -1,0 +1,127 @@
+"""A run that is killed or interrupted leaves no server, and resumes to the report of an undisturbed one."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from bench_process import (
+    bench,
+    cells,
+    headings,
+    interrupt,
+    only_run,
+    servers_of,
+    start_bench,
+    wait_for,
+    wait_gone,
+    write_scenario,
+)
+
+
+def started_bench(folder: Path, scenario: Path, *, cell: str) -> tuple[object, Path]:
+    """A run in the background, once it has written the first cell of that name."""
+    process = start_bench("run", scenario, "--out", folder / "results")
+    wait_for("the first cells", lambda: list(folder.glob(f"results/*/trials/*/{cell}.json")))
+    return process, only_run(folder / "results")
+
+
+def check_resumed(run: Path, folder: Path, trials: int) -> None:
+    done = bench("run", "--resume", run)
+    assert done.returncode == 0, done.stderr
+    assert servers_of(folder) == []
+    assert len(list(run.glob("trials/*/trial.json"))) == trials
+    assert len(cells(run)) == trials * 5
+    assert not list(run.rglob(".*.partial"))
+    assert json.loads((run / "manifest.json").read_text())["finished_at"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda s: s.name)
+def test_an_interrupted_run_stops_its_server_and_resumes(tmp_path: Path, number: signal.Signals) -> None:
+    """Ctrl-C, SIGTERM and a closed terminal: no server is left when the command returns, exit code 130."""
+    process, run = started_bench(tmp_path, write_scenario(tmp_path), cell="warm")
+    assert servers_of(tmp_path)
+    code, errors = interrupt(process, number)
+    assert code == 130, errors
+    assert servers_of(tmp_path) == []
+    assert f"resume with: bench run --resume {run}" in errors
+    assert "Traceback" not in errors
+    if number == signal.SIGINT:
+        check_resumed(run, tmp_path, trials=2)
+
+
+def test_a_killed_run_leaves_no_server_and_resumes(tmp_path: Path) -> None:
+    """SIGKILL of the harness: the guard stops the server, finished trials are kept, the rest is run again."""
+    scenario = write_scenario(tmp_path)
+    process, run = started_bench(tmp_path, scenario, cell="AUD_h75_c2")
+    wait_for("the second trial", lambda: list(run.glob("trials/r01-2-*/server.json")))
+    first = (run / "trials/r01-1-cache_off/trial.json").read_bytes()
+    code, _ = interrupt(process, signal.SIGKILL)
+    assert code == -signal.SIGKILL
+    wait_gone(tmp_path)
+    check_resumed(run, tmp_path, trials=2)
+    assert (run / "trials/r01-1-cache_off/trial.json").read_bytes() == first
+
+
+def test_a_changed_scenario_is_refused_and_its_keys_are_named(tmp_path: Path) -> None:
+    scenario = write_scenario(tmp_path)
+    process, run = started_bench(tmp_path, scenario, cell="warm")
+    interrupt(process, signal.SIGINT)
+    scenario.write_text(scenario.read_text().replace("stop_timeout: 5.0", "stop_timeout: 6.0"))
+    done = bench("run", scenario, "--resume", run)
+    assert done.returncode == 2
+    assert "scenario: server.stop_timeout: was 5.0, is 6.0" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_two_writers_of_one_run_are_refused(tmp_path: Path) -> None:
+    process, run = started_bench(tmp_path, write_scenario(tmp_path), cell="warm")
+    second = bench("run", "--resume", run)
+    assert second.returncode == 2
+    assert "another `bench run` is writing this run" in second.stderr
+    interrupt(process, signal.SIGINT)
+
+
+def test_an_error_of_our_own_stops_the_server(tmp_path: Path) -> None:
+    """An exception that nobody expects, in the middle of a trial, still leaves no server behind."""
+    from harness.progress import Silent
+    from harness.runner import Runner
+    from harness.scenario import load_scenario
+
+    class Faulty(Silent):
+        def bench(self, name: str, requests: int, cost: float) -> None:  # noqa: ARG002 - the protocol's signature
+            assert servers_of(tmp_path)
+            raise ZeroDivisionError("ours")
+
+    path = write_scenario(tmp_path)
+    with pytest.raises(ZeroDivisionError, match="ours"):
+        Runner(load_scenario(path), path, Faulty()).start(tmp_path / "results" / "run", ["bench"])
+    assert servers_of(tmp_path) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_ten_kills_at_random_moments(tmp_path: Path) -> None:
+    """Wherever SIGKILL falls, `--resume` finishes the run with a report like that of an undisturbed one."""
+    undisturbed = tmp_path / "undisturbed"
+    undisturbed.mkdir()
+    start = time.monotonic()
+    assert bench("run", write_scenario(undisturbed), "--out", undisturbed / "results").returncode == 0
+    length = time.monotonic() - start
+    form = headings((only_run(undisturbed / "results") / "report.md").read_text())
+    moments = random.Random(20261129)
+    for number in range(10):
+        folder = tmp_path / f"kill{number}"
+        folder.mkdir()
+        process = start_bench("run", write_scenario(folder), "--out", folder / "results")
+        wait_for("the manifest", lambda folder=folder: list(folder.glob("results/*/manifest.json")))
+        time.sleep(moments.uniform(0.0, length))
+        process.kill()
+        process.communicate(timeout=60)
+        run = only_run(folder / "results")
+        check_resumed(run, folder, trials=2)
+        assert [line.replace(run.name, "") for line in headings((run / "report.md").read_text())][1:] == form[1:]

@@ -1,0 +1,126 @@
+"""`bench run`, end to end: real servers, real load, every number from the records."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from bench_process import bench, cells, only_run, requests_of, servers_of, write_scenario
+
+from harness.scenario import load_scenario
+from harness.workloads import Tokenizer, find_tokenizer, generate, served_ids
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One small run of one round, shared by the tests that only read it."""
+    folder = tmp_path_factory.mktemp("finished")
+    scenario = write_scenario(folder)
+    done = bench("run", scenario, "--out", folder / "results")
+    assert done.returncode == 0, done.stderr
+    assert "report.md" in done.stdout
+    return only_run(folder / "results")
+
+
+def naive_ideal(requests: list[list[int]], seen: list[list[int]], block: int) -> float:
+    """The longest common prefix with any earlier prompt, in whole blocks, the last token always recomputed."""
+    hits = total = 0
+    for ids in requests:
+        common = max(
+            (
+                next((i for i, (a, b) in enumerate(zip(ids, other, strict=False)) if a != b), min(len(ids), len(other)))
+                for other in seen
+            ),
+            default=0,
+        )
+        hits += min(common, len(ids) - 1) // block * block
+        total += len(ids)
+        seen.append(ids)
+    return hits / total
+
+
+def test_measured_hit_rates_are_the_ideal_ones(finished: Path) -> None:
+    """With the cache on each bench hits what a naive count of common prefixes says, within a point."""
+    scenario = load_scenario(finished / "scenario.yaml")
+    folder = find_tokenizer(scenario, finished)
+    assert folder is not None
+    tokenizer = Tokenizer(folder)
+    seen: list[list[int]] = []
+    for one in scenario.benches:
+        ideal = naive_ideal(served_ids(one, generate(one, tokenizer), tokenizer), seen, 16)
+        (cell,) = (c for c in cells(finished) if (c["cell"]["bench"], c["cell"]["arm"]) == (one.name, "cache_on"))
+        assert cell["cell"]["hit_rate"]["rate"] == pytest.approx(ideal, abs=0.01), one.name
+        assert cell["cell"]["hit_rate"]["ideal"] == pytest.approx(ideal, abs=1e-9), one.name
+    assert ideal > 0.5
+
+
+def test_the_off_arm_asks_nothing_of_the_cache(finished: Path) -> None:
+    off = [cell["cell"] for cell in cells(finished) if cell["cell"]["arm"] == "cache_off"]
+    assert len(off) == 5
+    assert all((cell["hit_rate"]["queries"], cell["hit_rate"]["hits"]) == (0, 0) for cell in off)
+    assert all(cell["invalid"] == [] for cell in off)
+
+
+@pytest.mark.parametrize("name", ["P256_h94_c1", "P128_h0_c4", "MP2_c4", "AUD_h75_c2"])
+def test_answers_are_the_same_with_the_cache_on(finished: Path, name: str) -> None:
+    """Every text, and every sample of speech, is the one the server gives without the cache."""
+    off, on = (requests_of(finished, arm, name) for arm in ("cache_off", "cache_on"))
+    assert len(off) == len(on) > 0
+    for left, right in zip(off, on, strict=True):
+        assert left["status"] == right["status"] == "ok"
+        assert left["text"]
+        assert left["text"] == right["text"]
+        assert left["audio_sha256"] == right["audio_sha256"]
+        assert left["audio_transcript"] == right["audio_transcript"]
+    if name.startswith("AUD"):
+        assert all(request["audio_seconds"] > 0.5 and request["audio_transcript"] for request in on)
+        assert sum(request["cached_tokens"] for request in on) > 0
+
+
+def test_the_cache_says_what_it_did(finished: Path) -> None:
+    """The cell with hits carries the cache's own counters beside the server's."""
+    (cell,) = (c for c in cells(finished) if (c["cell"]["bench"], c["cell"]["arm"]) == ("P256_h94_c1", "cache_on"))
+    delta = cell["cell"]["metrics"]["delta"]
+    assert delta["prefix_cache:hit_tokens_total"] == cell["cell"]["hit_rate"]["hits"] > 0
+    assert delta["prefix_cache:rows_written_total"] > 0
+
+
+def test_the_records_say_where_they_come_from(finished: Path) -> None:
+    manifest = json.loads((finished / "manifest.json").read_text())
+    assert manifest["finished_at"]
+    assert manifest["versions"]["torch"]
+    assert len(manifest["plan"]) == 2
+    for trial in sorted(finished.glob("trials/*/trial.json")):
+        record = json.loads(trial.read_text())
+        assert record["status"] == "finished"
+        assert record["stopped_by"] == "sigterm"
+        assert record["cache_config"]["enable_prefix_caching"] == str(record["arm"] == "cache_on")
+        assert record["memory_peak"]["rss"] >= record["memory_ready"]["rss"] > 0
+        assert record["first_request"] > 0
+        assert len((trial.parent / "samples.csv").read_text().splitlines()) > 2
+
+
+def test_a_report_is_made_from_the_records_alone(finished: Path) -> None:
+    """`bench report` writes the same bytes again, and `--json` the same numbers."""
+    before = (finished / "report.md").read_bytes()
+    (finished / "report.md").unlink()
+    again = bench("report", finished, "--json")
+    assert again.returncode == 0, again.stderr
+    assert (finished / "report.md").read_bytes() == before
+    data = json.loads(again.stdout)
+    assert data["valid"] is True
+    by_name = {row["bench"]: row for row in data["benches"]}
+    off, on = (
+        next(
+            c["request_throughput"]
+            for c in cells(finished)
+            if (c["cell"]["bench"], c["cell"]["arm"]) == ("MP2_c4", arm)
+        )
+        for arm in ("cache_off", "cache_on")
+    )
+    assert by_name["MP2_c4"]["request_throughput"]["ratio"] == pytest.approx(on / off - 1)
+
+
+def test_nothing_is_left_running(finished: Path) -> None:
+    assert servers_of(finished.parent) == []

@@ -1,0 +1,132 @@
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from fake_launch import MakeLaunch, logged_pids, wait_for, wait_for_log
+from server_scenario import scenario
+
+from harness.errors import UsageError
+from harness.servers.arm import resolve_arm
+from harness.servers.kinds import SettleRule, server_kind
+from harness.servers.process import ServerProcess
+
+KIND = server_kind("tiny-omni")
+
+
+def test_command(tmp_path: Path) -> None:
+    """Arguments become flags, booleans bare or negated ones; the log is the trial's; our environment is explicit."""
+    file = scenario(
+        {"args": {"enable-prefix-caching": False, "block-size": 32}, "env": {"OMP_NUM_THREADS": "1"}},
+        {"args": {"enable-prefix-caching": True}},
+    )
+    launch = KIND.command(resolve_arm(file, "on"), file, 4321, tmp_path)
+    address = ("--host", "127.0.0.1", "--port", "4321", "--served-model-name", "m")
+    flags = ("--enable-prefix-caching", "--block-size", "32")
+    assert launch.argv == (sys.executable, "-m", "harness.tiny_omni", *address, *flags)
+    assert launch.env == {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
+    assert (launch.cwd, launch.log_path) == (tmp_path, tmp_path / "server.log")
+    assert (launch.base_url, launch.port, launch.model_name) == ("http://127.0.0.1:4321", 4321, "m")
+    assert "--no-enable-prefix-caching" in KIND.command(resolve_arm(file, "off"), file, 4321, tmp_path).argv
+
+
+def test_deploy_overlay_is_written(tmp_path: Path) -> None:
+    """The merged overlay lies in the trial's folder and is named on the command line."""
+    file = scenario({"deploy": {"a": 1}}, {"deploy": {"stages": [{"stage_id": 0, "block_size": 8}]}})
+    launch = KIND.command(resolve_arm(file, "on"), file, 1, tmp_path)
+    assert launch.argv[-2:] == ("--deploy-config", str(tmp_path / "deploy.yaml"))
+    written = yaml.safe_load((tmp_path / "deploy.yaml").read_text())
+    assert written == {"a": 1, "stages": [{"stage_id": 0, "block_size": 8}]}
+
+
+def test_interpreter_of_a_virtual_environment_is_not_resolved(tmp_path: Path) -> None:
+    """The arm's interpreter is run by the path it was given, link or not."""
+    link = tmp_path / "python"
+    link.symlink_to(sys.executable)
+    file = scenario({}, {"python": str(link)})
+    arm = resolve_arm(file, "on")
+    assert KIND.command(arm, file, 1, tmp_path).argv[0] == str(link)
+    assert "numpy" in KIND.versions()
+
+
+def test_versions_are_those_of_the_arms_interpreter(tmp_path: Path) -> None:
+    """Versions come from the interpreter that runs the server: a bare one has none of ours."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
+    arm = resolve_arm(scenario({}, {"python": str(tmp_path / "bare" / "bin" / "python")}), "on")
+    assert KIND.versions(arm) == {}
+    assert KIND.versions()["omni-prefix-bench"]
+
+
+def test_source_is_the_working_directory(tmp_path: Path) -> None:
+    """A checkout's own code runs: `python -m` looks in the working directory first."""
+    checkout = tmp_path / "checkout"
+    (checkout / "harness" / "tiny_omni").mkdir(parents=True)
+    file = scenario({}, {"source": str(checkout)})
+    assert KIND.command(resolve_arm(file, "on"), file, 1, tmp_path).cwd == checkout
+
+
+@pytest.mark.parametrize(
+    ("arm", "message"),
+    [
+        ({"python": "/nonexistent/python"}, r"arms\.on\.python: found /nonexistent/python"),
+        ({"source": "/nonexistent"}, r"source: found /nonexistent"),
+    ],
+)
+def test_what_cannot_run(tmp_path: Path, arm: dict[str, str], message: str) -> None:
+    """An interpreter or a checkout that is not there is named."""
+    file = scenario({}, arm)
+    with pytest.raises(UsageError, match=message):
+        KIND.command(resolve_arm(file, "on"), file, 1, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("server", "caching", "block_size"),
+    [
+        ({}, False, 16),
+        ({"args": {"enable-prefix-caching": True, "block-size": 32}}, True, 32),
+        ({"args": {"enable-prefix-caching": False}}, False, 16),
+        ({"deploy": {"stages": [{"stage_id": 0, "enable_prefix_caching": True, "block_size": 8}]}}, True, 8),
+        ({"deploy": {"stages": [{"stage_id": 1, "enable_prefix_caching": True, "block_size": 8}]}}, False, 16),
+        (
+            {
+                "args": {"enable-prefix-caching": False},
+                "deploy": {"stages": [{"stage_id": 0, "enable_prefix_caching": True}]},
+            },
+            False,
+            16,
+        ),
+    ],
+)
+def test_expectations(server: dict[str, object], caching: bool, block_size: int) -> None:
+    """An argument beats stage 0's overlay, which beats the server's default; other stages do not matter."""
+    arm = resolve_arm(scenario(server, {}), "off")
+    assert KIND.expects_caching(arm) is caching
+    assert KIND.block_size(arm) == block_size
+
+
+def test_settle_rule() -> None:
+    """The reference server publishes every step at once."""
+    assert KIND.settle_rule == SettleRule(publish_delay_s=0.0, probe=False)
+
+
+@pytest.mark.parametrize("value", ["sixteen", 0, True, 1.5])
+def test_a_block_size_that_is_none_is_refused(value: object) -> None:
+    """What a file says of the block size is checked before anything is computed from it."""
+    arm = resolve_arm(scenario({"args": {"block-size": value}}, {}), "off")
+    with pytest.raises(UsageError, match="block size: found"):
+        KIND.block_size(arm)
+
+
+def test_stage0_is_the_server_process(make_launch: MakeLaunch) -> None:
+    """Stage 0 is the guard's first child, even when the guard has adopted another, which it reaps."""
+    launch = make_launch("--orphans", "1")
+    with ServerProcess.start(launch, 1.0) as server:
+        wait_for_log(launch, "listening")
+        (orphan,) = logged_pids(launch, "orphan")
+        wait_for(lambda: Path(f"/proc/{orphan}/stat").read_text().split()[3] == str(server.guard_pid), "adoption")
+        assert KIND.stage0_pid(server.guard_pid) == server.pid
+        os.kill(orphan, signal.SIGKILL)
+        wait_for(lambda: not Path(f"/proc/{orphan}").exists(), "the guard to reap it")
