@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.atomic import write_atomic
 from harness.errors import MissingDependency
 from harness.report.model import MainRow, PerformanceRow, Report, Series
 from harness.report.text import MINUS, percent
 from harness.stats import LEVEL, MEDIAN_E2EL, MEDIAN_TTFP, MEDIAN_TTFT, Metric, Verdict
-from harness.atomic import write_atomic
 
 # Okabe and Ito's colours: told apart with every kind of colour vision, and in print.
 _ARMS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
