@@ -269,7 +269,7 @@ class ChatForm:
             audio = {
                 "id": f"audio-{self.envelope.id}",
                 "data": base64.b64encode(encode_wav(pcm)).decode(),
-                "transcript": " ".join(piece.transcript for piece in speech),
+                "transcript": "".join(piece.transcript for piece in speech),
                 "sample_rate": SAMPLE_RATE,
                 # Nothing is kept for a later turn to refer to.
                 "expires_at": self.envelope.created,

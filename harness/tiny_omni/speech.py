@@ -19,6 +19,8 @@ from harness.tiny_omni.errors import TinyOmniError
 
 Voice = Literal["slt", "rms", "awb", "kal16"]
 VOICES: tuple[Voice, ...] = ("slt", "rms", "awb", "kal16")
+CLEAR_VOICES: tuple[Voice, ...] = ("slt", "rms", "awb")
+"""Those a speech recogniser understands best; `kal16` is an older kind of synthesis."""
 SAMPLE_RATE = 16_000
 """Hz, of every voice above."""
 SYNTHESIS_TIMEOUT = 30.0
@@ -31,7 +33,8 @@ class SpeechFailed(TinyOmniError):
 
 @dataclass(frozen=True, slots=True)
 class Speech:
-    """One spoken piece: its words, and int16 mono samples at `SAMPLE_RATE`."""
+    """One spoken piece: its words, with a space in front where another piece came before, and int16 mono samples at
+    `SAMPLE_RATE`. The transcripts of a request's pieces, joined, are what was said."""
 
     transcript: str
     pcm: npt.NDArray[np.int16]

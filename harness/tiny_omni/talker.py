@@ -8,13 +8,14 @@ What is said:
 
 * after the last `say:` in the last user turn: the words up to the end of that turn, the first `max_words` of them;
 * without it: the words of the system and user turns (never the template or the assistant's turns); when there are more
-  than `max_words`, that many taken evenly over the whole prompt, so that rows from anywhere in it are heard.
+  than `max_words`, that many taken evenly over the whole prompt, so that rows from anywhere in it are heard; of the
+  words the vocabulary knows as one token where there are enough of them, since pieces of words are no speech.
 
 A word is English letters, apostrophes between them allowed, said in lower case; anything else is passed over. A
 prompt without a word has no speech: `NothingToSay`, never a made-up sentence.
 
 The voice is the one named by `voice NAME` within the first `VOICE_ROWS` rows after the template's head, else a checksum
-of the tokens recovered there, modulo the voices.
+of the tokens recovered there, modulo the clear voices.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ import torch
 from tokenizers import Tokenizer
 
 from harness.tiny_omni.errors import TinyOmniError
-from harness.tiny_omni.speech import VOICES, Speech, Voice, synthesise
+from harness.tiny_omni.speech import CLEAR_VOICES, VOICES, Speech, Voice, synthesise
 from harness.tiny_omni.tokenizer import IM_END, IM_START
 
 SCRIPT_KEY = "hidden"
@@ -41,6 +42,8 @@ VOICE_ROWS = 32
 PIECE_WORDS = 8
 """Words of one piece of speech: the first packet does not wait for the last word."""
 ROWS_PER_MATMUL = 512
+KNOWN_LETTERS = 3
+"""Shorter tokens are letters and syllables as often as words."""
 
 _WORD = re.compile(r"[A-Za-z]+(?:'[A-Za-z]+)*")
 _EDGES = re.compile(r"^[\W_]+|[\W_]+$")
@@ -82,7 +85,7 @@ def choose_voice(ids: Sequence[int], tokenizer: Tokenizer) -> Voice:
     named = _VOICE.findall(tokenizer.decode(head, skip_special_tokens=False))
     if named:
         return next(voice for voice in VOICES if voice == named[0])
-    return VOICES[zlib.crc32(np.asarray(head, dtype="<i4").tobytes()) % len(VOICES)]
+    return CLEAR_VOICES[zlib.crc32(np.asarray(head, dtype="<i4").tobytes()) % len(CLEAR_VOICES)]
 
 
 def content_head(ids: Sequence[int], tokenizer: Tokenizer) -> list[int]:
@@ -99,7 +102,11 @@ def script_words(ids: Sequence[int], tokenizer: Tokenizer, max_words: int) -> li
     said = list(_SAY.finditer(last_user))
     if said:
         return _words(last_user[said[-1].end() :])[:max_words]
-    return evenly([word for _, content in turns for word in _words(content)], max_words)
+    words = [word for _, content in turns for word in _words(content)]
+    if len(words) > max_words:
+        known = _known(words, tokenizer)
+        words = known if len(known) >= max_words else words
+    return evenly(words, max_words)
 
 
 def evenly(words: Sequence[str], count: int) -> list[str]:
@@ -155,6 +162,11 @@ def _words(text: str) -> list[str]:
     return [chunk.lower() for chunk in trimmed if _WORD.fullmatch(chunk)]
 
 
+def _known(words: Sequence[str], tokenizer: Tokenizer) -> list[str]:
+    encoded = tokenizer.encode_batch([f" {word}" for word in words], add_special_tokens=False)
+    return [word for word, one in zip(words, encoded, strict=True) if len(one.ids) == 1 and len(word) >= KNOWN_LETTERS]
+
+
 class Talker:
     """Speaks for many requests at once, off the event loop, with at most `workers` pieces in the making.
 
@@ -190,8 +202,9 @@ class Talker:
         """
         loop = asyncio.get_running_loop()
         script = await loop.run_in_executor(self._pool, write_script, rows, self._embedding, self._tokenizer, max_words)
-        for piece in script.pieces:
-            yield Speech(piece, await loop.run_in_executor(self._pool, self._say, piece, script.voice))
+        for number, piece in enumerate(script.pieces):
+            pcm = await loop.run_in_executor(self._pool, self._say, piece, script.voice)
+            yield Speech(f" {piece}" if number else piece, pcm)
 
     def close(self) -> None:
         """Finish the pieces in the making and drop the others."""
