@@ -140,7 +140,7 @@ def test_voice_is_named_in_the_head() -> None:
 
 
 def test_voice_depends_on_the_shared_prefix_alone() -> None:
-    """Prompts that share their head share the voice; other heads spread over the clear voices, in every process alike."""
+    """Prompts that share their head share the voice; other heads spread over the clear voices, always alike."""
     prefixes = [" ".join([word] * 40) for word in ("the", "house", "river", "cold", "dog", "cat", "sun", "moon")]
     voices = [choose_voice(chat(f"{prefix} one"), TOKENIZER) for prefix in prefixes]
     assert voices == [choose_voice(chat(f"{prefix} two three"), TOKENIZER) for prefix in prefixes]
