@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,15 @@ from torch import Tensor
 
 from prefix_cache.budget import Budget
 from prefix_cache.config import CacheConfig
-from prefix_cache.errors import AbsentRow, CacheFailed, StepError
+from prefix_cache.copier import Copier, InlineCopier
+from prefix_cache.errors import StepError
+from prefix_cache.layout import EngineLayout, check_layout
 from prefix_cache.log import OrderedLog
+from prefix_cache.merge import merge
 from prefix_cache.operations import Read, Write
+from prefix_cache.pool import BufferPool, layout_of, row_bytes
 from prefix_cache.slots import Slots, block_slots
-from prefix_cache.staging import DecodeBuffer, FreshRows, Layout, StepRows
+from prefix_cache.staging import DecodeBuffer, ParkedRows, StagedRows, StepRows
 from prefix_cache.stats import CacheStats, Counters
 from prefix_cache.store import RowStore
 
@@ -66,12 +70,18 @@ class _Hit:
     read: Read
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Step:
-    spans: Mapping[str, tuple[int, int]]
-    source: StepRows
+    ids: Sequence[str]
+    counts: npt.NDArray[np.integer]
+    rows: StagedRows
     hits: Mapping[str, _Hit]
     extra: Any
+    given_up: set[str] = field(default_factory=set)
+
+    def spans(self) -> dict[str, tuple[int, int]]:
+        ends = np.cumsum(self.counts).tolist()
+        return dict(zip(self.ids, zip([0, *ends[:-1]], ends, strict=True), strict=True))
 
 
 class PrefixCache:
@@ -82,15 +92,36 @@ class PrefixCache:
     each sees exactly the writes before it.
 
     Every method raises CacheFailed once anything has failed, with the first error as its cause.
+
+    Parameters:
+        config: sizes and bounds.
+        layout: facts of the engine, checked before anything is allocated.
+        copier: how rows leave the engine's buffers, made with the cache's host memory; None for an engine on the CPU.
+        pinned: page-locked host memory, for a copier that lands rows from a device.
+
+    Raises:
+        ConfigError: an engine that the cache cannot follow.
     """
 
-    def __init__(self, config: CacheConfig) -> None:
+    def __init__(
+        self,
+        config: CacheConfig,
+        layout: EngineLayout | None = None,
+        copier: Callable[[BufferPool], Copier] = InlineCopier,
+        *,
+        pinned: bool = False,
+    ) -> None:
+        if layout is not None:
+            check_layout(layout, config.block_size)
         self.config = config
         self._counters = Counters()
+        self._pool = BufferPool(config.retain_bytes, pinned=pinned)
+        self._pool.warm(config.warm_bytes)
+        self._copier = copier(self._pool)
         self._store = RowStore(config.num_blocks, config.block_size, config.required)
         self._log = OrderedLog(config.max_inflight_steps, config.wait_timeout, threaded=config.threaded)
-        self._budget = Budget(config.staging_bytes, config.wait_timeout)
-        self._buffer = DecodeBuffer(config.block_size, config.staging_rows, self._budget)
+        self._budget = Budget(config.device_bytes, config.wait_timeout)
+        self._buffer = DecodeBuffer(config.block_size, config.staging_rows, self._budget, self._copier, self._pool)
         self._layout: dict[str, tuple[torch.Size, torch.dtype]] = {}
         self._live: set[str] = set()
         self._previous: set[str] = set()
@@ -133,7 +164,7 @@ class PrefixCache:
             and not finished
             and not resumed
             and scheduled.keys() == self._previous
-            and all(count == 1 for count in scheduled.values())
+            and set(scheduled.values()) == {1}
         )
         if self._pure:
             return
@@ -156,6 +187,8 @@ class PrefixCache:
         slots: Slots,
         rows: Mapping[str, Tensor],
         extra: Any = None,
+        *,
+        owned: bool = False,
     ) -> StepHandle:
         """Takes a step's rows out of the engine's buffers, which may be overwritten as soon as this returns.
 
@@ -165,6 +198,7 @@ class PrefixCache:
             slots: int64 slot of each token [N]; see `slots_of`.
             rows: key -> [>=N, *row_shape]; what stands behind the first N (padding) is ignored.
             extra: outputs that are not per token, handed through; not copied.
+            owned: nobody will write to `rows` again: they are not copied, and the step is written by itself.
 
         Returns:
             A handle to be consumed exactly once.
@@ -174,18 +208,13 @@ class PrefixCache:
                 key that is missing, rows too short or of another shape or dtype than before.
         """
         self._check()
-        total = self._expect(counts, slots)
-        step_rows = self._slice(rows, total)
+        total = self._expect(ids, counts, slots)
+        staged = self._stage(slots, self._slice(rows, total), owned=owned)
         self._steps += 1
-        source = self._stage(slots, step_rows)
         if self._hits:
             self._settle_hits(slots)
-        ends = np.cumsum(counts).tolist()
-        spans = dict(zip(ids, zip([0, *ends[:-1]], ends, strict=True), strict=True))
-        if len(spans) != len(ids):
-            raise StepError("save_step: a request stands twice among the step's ids")
         handle = StepHandle(self._steps)
-        self._open[handle.step] = _Step(spans, source, self._hits, extra)
+        self._open[handle.step] = _Step(ids, counts, staged, self._hits, extra)
         self._hits = {}
         return handle
 
@@ -194,42 +223,49 @@ class PrefixCache:
         """Consumes a step: its rows for `ids`, the hit prefix in front. Only these requests are merged.
 
         Raises:
-            StepError: the handle was consumed before, or a request is not of that step.
-            CacheTimeout: a hit was not read in time.
+            StepError: the handle was consumed before, or a request is not of that step or was given up.
+            CacheTimeout: a hit was not read, or rows did not land, in time.
         """
         self._log.check()
         step = self._open.get(handle.step)
-        if step is not None:
-            unknown = [request for request in ids if request not in step.spans]
-            if unknown:
-                raise StepError(f"materialize: not in step {handle.step}: {', '.join(unknown[:8])}")
+        spans = {} if step is None else step.spans()
+        unknown = [request for request in ids if request not in spans or (step and request in step.given_up)]
+        if step is not None and unknown:
+            raise StepError(f"materialize: not in step {handle.step}: {', '.join(unknown[:8])}")
         step = self._consume(handle)
         start = time.perf_counter()
-        try:
-            wanted = set(ids)
-            for request, hit in step.hits.items():
-                if request not in wanted:
-                    hit.read.cancel()
-            merged = {key: self._merge(key, value, step, ids) for key, value in step.source.rows().items()}
-        finally:
-            step.source.release()
+        wanted = set(ids)
+        reads = {}
+        for request, hit in step.hits.items():
+            if request in wanted:
+                reads[request] = hit.read
+            else:
+                hit.read.cancel()
+        timeout = self.config.wait_timeout
+        prefixes = {request: read.result(request, timeout) for request, read in reads.items()}
+        merged = merge(step.rows, spans, ids, prefixes, self.config.required, self._pool, timeout)
         with self._consuming:
             self._counters.materialized_total += 1
-            self._counters.merged_bytes_total += sum(row.nbytes for by_id in merged.values() for row in by_id.values())
+            self._counters.merged_bytes_total += merged.copied_bytes
             self._counters.merge_seconds_total += time.perf_counter() - start
-        return StepOutputs(merged, step.extra)
+        return StepOutputs(merged.rows, step.extra)
 
-    def discard(self, handle: StepHandle) -> None:
+    def discard(self, handle: StepHandle, ids: Collection[str] | None = None) -> None:
         """Consumes a step nobody reads; its rows stay in the store.
 
+        Parameters:
+            ids: give up only these requests' rows; the handle is not consumed.
+
         Raises:
-            StepError: the handle was consumed before.
+            StepError: the handle was consumed before, or a request is not of that step.
         """
         self._log.check()
+        if ids is not None:
+            self._give_up(handle, ids)
+            return
         step = self._consume(handle)
         for hit in step.hits.values():
             hit.read.cancel()
-        step.source.release()
         with self._consuming:
             self._counters.discarded_total += 1
 
@@ -278,17 +314,22 @@ class PrefixCache:
         return _Hit(block_slots(blocks, size), self._read(blocks, count))
 
     def _read(self, blocks: Slots, room: int) -> Read:
-        read = Read(self._store, blocks, room, self._counters)
+        read = Read(self._store, blocks, room, self._pool, self._counters)
         self._log.append(read)
         return read
 
-    def _expect(self, counts: npt.NDArray[np.integer], slots: Slots) -> int:
+    def _expect(self, ids: Sequence[str], counts: npt.NDArray[np.integer], slots: Slots) -> int:
         scheduled, self._scheduled = self._scheduled, None
         if scheduled is None:
             raise StepError("save_step: no step has begun since the last save")
         total, planned = int(counts.sum()), sum(scheduled.values())
-        if total != len(slots) or total != planned:
-            raise StepError(f"save_step: counts sum to {total}, slots are {len(slots)}, scheduled were {planned}")
+        if total != len(slots) or total != planned or len(ids) != len(counts):
+            raise StepError(
+                f"save_step: {len(ids)} requests, {len(counts)} counts that sum to {total}, {len(slots)} slots, "
+                f"scheduled were {planned}"
+            )
+        if len(set(ids)) != len(ids):
+            raise StepError("save_step: a request stands twice among the step's ids")
         return total
 
     def _slice(self, rows: Mapping[str, Tensor], total: int) -> dict[str, Tensor]:
@@ -308,27 +349,28 @@ class PrefixCache:
             sliced[key] = value[:total]
         return sliced
 
-    def _stage(self, slots: Slots, rows: Mapping[str, Tensor]) -> StepRows:
+    def _stage(self, slots: Slots, rows: Mapping[str, Tensor], *, owned: bool) -> StagedRows:
         start = time.perf_counter()
-        source: StepRows
-        layout: Layout = {key: self._layout[key] for key in rows}
-        if self._pure and self._buffer.takes(len(slots)):
-            if not self._buffer.room_for(len(slots), layout):
+        count, layout = len(slots), layout_of(rows)
+        nbytes = row_bytes(layout, count)
+        staged: StagedRows
+        if self._pure and not owned and self._buffer.takes(count):
+            if not self._buffer.has_room(count, layout):
                 self._flush()
-            source = self._buffer.park(slots, rows, layout)
+            staged = self._buffer.park(slots, rows, layout)
             self._counters.buffered_steps_total += 1
             if self._buffer.full:
                 self._flush()
         else:
             self._flush()
-            nbytes = sum(value.nbytes for value in rows.values())
-            ticket = self._budget.reserve(nbytes, f"a step of {len(slots)} tokens")
-            copies = {key: value.to("cpu", copy=True) for key, value in rows.items()}
-            source = FreshRows(copies)
-            self._log.append(Write(self._store, slots, copies, ticket.release, self._counters))
-        self._counters.copied_out_bytes_total += sum(value.nbytes for value in rows.values())
+            ticket = self._budget.reserve(nbytes, f"a step of {count} tokens")
+            take = StepRows.adopt if owned else StepRows.hold
+            staged = take(rows, layout, count, self._copier, self._pool)
+            self._log.append(Write(self._store, slots, staged, ticket, self.config.wait_timeout, self._counters))
+        if not owned:
+            self._counters.copied_out_bytes_total += nbytes
         self._counters.copy_out_seconds_total += time.perf_counter() - start
-        return source
+        return staged
 
     def _settle_hits(self, slots: Slots) -> None:
         self._stamp[slots] = self._steps
@@ -347,8 +389,9 @@ class PrefixCache:
         if segment is None:
             return
         self._counters.flushes_total += 1
-        rows = {key: tensor[: segment.used] for key, tensor in segment.tensors.items()}
-        self._log.append(Write(self._store, segment.slots[: segment.used], rows, segment.written, self._counters))
+        rows = ParkedRows(segment, 0, segment.used)
+        slots = segment.slots[: segment.used]
+        self._log.append(Write(self._store, slots, rows, segment.ticket, self.config.wait_timeout, self._counters))
 
     def _consume(self, handle: StepHandle) -> _Step:
         step = self._open.pop(handle.step, None)
@@ -356,28 +399,14 @@ class PrefixCache:
             raise StepError(f"step {handle.step} was consumed before, or never saved")
         return step
 
-    def _merge(self, key: str, value: Tensor, step: _Step, ids: Sequence[str]) -> dict[str, Tensor]:
-        whole = len(ids) == len(step.spans) and not step.hits
-        if whole and step.source.reusable:
-            value = value.clone()
-        merged: dict[str, Tensor] = {}
+    def _give_up(self, handle: StepHandle, ids: Collection[str]) -> None:
+        step = self._open.get(handle.step)
+        if step is None:
+            raise StepError(f"step {handle.step} was consumed before, or never saved")
+        unknown = set(ids) - set(step.ids)
+        if unknown:
+            raise StepError(f"discard: not in step {handle.step}: {', '.join(sorted(unknown)[:8])}")
+        step.given_up.update(ids)
         for request in ids:
-            start, stop = step.spans[request]
-            own = value[start:stop]
-            hit = step.hits.get(request)
-            if hit is not None:
-                merged[request] = self._prepend(key, own, hit, request)
-            else:
-                merged[request] = own.clone() if step.source.reusable and not whole else own
-        return merged
-
-    def _prepend(self, key: str, own: Tensor, hit: _Hit, request: str) -> Tensor:
-        out = hit.read.result(request, self.config.wait_timeout).get(key)
-        prefix = len(hit.slots)
-        if out is None:
-            # The key was first written after the read: none of the prefix's tokens emitted it.
-            if key in self.config.required:
-                raise CacheFailed(f"hit of {request!r}: no {key!r} rows were stored") from AbsentRow(key)
-            out = torch.zeros((prefix + len(own), *own.shape[1:]), dtype=own.dtype)
-        out[prefix:] = own
-        return out
+            if request in step.hits:
+                step.hits[request].read.cancel()

@@ -4,43 +4,41 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
+from prefix_cache.budget import Ticket
 from prefix_cache.errors import AbsentRow, CacheFailed, CacheTimeout
+from prefix_cache.pool import BufferPool
 from prefix_cache.slots import Slots
+from prefix_cache.staging import StagedRows
 from prefix_cache.stats import Counters
 from prefix_cache.store import RowStore
 
 
 class Write:
-    """Stores rows; then, whatever happened, tells the owner of their memory that it is free."""
+    """Stores staged rows; then, whatever happened, their memory is charged to nobody."""
 
-    __slots__ = ("_counters", "_done", "_rows", "_slots", "_store")
+    __slots__ = ("_counters", "_rows", "_slots", "_store", "_ticket", "_timeout")
 
     def __init__(
-        self,
-        store: RowStore,
-        slots: Slots,
-        rows: Mapping[str, Tensor],
-        done: Callable[[], None],
-        counters: Counters,
+        self, store: RowStore, slots: Slots, rows: StagedRows, ticket: Ticket, timeout: float, counters: Counters
     ) -> None:
-        self._store, self._slots, self._rows, self._done = store, slots, rows, done
-        self._counters = counters
+        self._store, self._slots, self._rows, self._ticket = store, slots, rows, ticket
+        self._timeout, self._counters = timeout, counters
 
     def run(self) -> None:
+        rows = self._rows.host(self._timeout)
         start = time.perf_counter()
-        self._store.write(self._slots, self._rows)
+        self._store.write(self._slots, rows)
         self._counters.writes_total += 1
         self._counters.rows_written_total += len(self._slots)
-        self._counters.written_bytes_total += sum(value.nbytes for value in self._rows.values())
+        self._counters.written_bytes_total += sum(value.nbytes for value in rows.values())
         self._counters.write_seconds_total += time.perf_counter() - start
-        self._done()
+        self._ticket.release()
 
     def abandon(self, error: BaseException) -> None:  # noqa: ARG002 - the error is the log's to report
-        self._done()
+        self._ticket.release()
 
 
 class Read:
@@ -58,15 +56,16 @@ class Read:
         "_final",
         "_finished",
         "_lock",
+        "_pool",
         "_rows",
         "_store",
         "blocks",
         "room",
     )
 
-    def __init__(self, store: RowStore, blocks: Slots, room: int, counters: Counters) -> None:
+    def __init__(self, store: RowStore, blocks: Slots, room: int, pool: BufferPool, counters: Counters) -> None:
         self._store, self.blocks, self.room = store, blocks, room
-        self._counters = counters
+        self._pool, self._counters = pool, counters
         self._lock = threading.Lock()
         self._finished = threading.Event()
         self._final = self._cancelled = False
@@ -79,7 +78,7 @@ class Read:
             return
         start = time.perf_counter()
         try:
-            self._rows, zeroed = self._store.read(self.blocks, self.room)
+            rows, zeroed = self._store.read(self.blocks, self.room, self._pool)
         except AbsentRow as error:
             with self._lock:
                 self._error = error
@@ -90,8 +89,9 @@ class Read:
             return
         self._counters.reads_total += 1
         self._counters.optional_rows_zeroed_total += zeroed
-        self._counters.gathered_bytes_total += sum(value.nbytes for value in self._rows.values())
+        self._counters.gathered_bytes_total += sum(value.nbytes for value in rows.values())
         self._counters.gather_seconds_total += time.perf_counter() - start
+        self._rows = rows
         self._finished.set()
 
     def abandon(self, error: BaseException) -> None:
@@ -108,7 +108,6 @@ class Read:
     def cancel(self) -> None:
         """Nobody will ask: skip the gathering if it has not begun."""
         self._cancelled = True
-        self._rows = None
 
     def result(self, request_id: str, timeout: float) -> dict[str, Tensor]:
         """The rows by key, each [hit + room, *row_shape] with only the hit filled.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Mapping
 from itertools import pairwise
 
@@ -11,9 +12,10 @@ import torch
 from torch import Tensor
 
 from prefix_cache.errors import AbsentRow
+from prefix_cache.pool import BufferPool
 from prefix_cache.slots import Slots
 
-_SCATTER_ROWS = 256  # up to here one scatter beats cutting the slots into runs
+_RUN = 16  # rows a run must have on average before copying runs beats one scatter or gather
 
 
 class _Mirror:
@@ -22,8 +24,7 @@ class _Mirror:
     __slots__ = ("present", "rows", "touched")
 
     def __init__(self, num_slots: int, num_blocks: int, like: Tensor) -> None:
-        # torch.empty maps pages without touching them: memory becomes resident only where rows are written.
-        self.rows = torch.empty((num_slots, *like.shape[1:]), dtype=like.dtype)
+        self.rows = _untouched(num_slots * like[0].nbytes).view(like.dtype).view(num_slots, *like.shape[1:])
         self.present: npt.NDArray[np.bool_] = np.zeros(num_slots, dtype=np.bool_)
         self.touched: npt.NDArray[np.bool_] = np.zeros(num_blocks, dtype=np.bool_)
 
@@ -48,19 +49,20 @@ class RowStore:
             if mirror is None:
                 mirror = _Mirror(self._num_blocks * self._block_size, self._num_blocks, value)
                 self._mirrors[key] = mirror
-            self._scatter(mirror.rows, slots, value)
+            _scatter(mirror.rows, slots, value)
             mirror.present[slots] = True
             mirror.touched[slots // self._block_size] = True
         for key, mirror in self._mirrors.items():
             if key not in rows:
                 mirror.present[slots] = False
 
-    def read(self, blocks: Slots, room: int) -> tuple[dict[str, Tensor], int]:
+    def read(self, blocks: Slots, room: int, pool: BufferPool) -> tuple[dict[str, Tensor], int]:
         """Gathers whole blocks of every key.
 
         Parameters:
             blocks: int64 [B].
             room: rows to leave free behind the gathered ones, for the caller to fill.
+            pool: where the result's memory comes from.
 
         Returns:
             Per key a tensor [B * block_size + room, *row_shape], and how many rows of optional keys were absent
@@ -70,25 +72,23 @@ class RowStore:
             AbsentRow: a required key has no row at one of the slots.
         """
         size, zeroed = self._block_size, 0
+        hit = len(blocks) * size
         for key in self._required:
             if key not in self._mirrors:
-                raise AbsentRow(f"{key!r}: no row was ever written, and {len(blocks) * size} are hit")
-        gathered: dict[str, Tensor] = {}
-        index = torch.from_numpy(blocks)
+                raise AbsentRow(f"{key!r}: no row was ever written, and {hit} are hit")
+        layout = {key: (mirror.rows.shape[1:], mirror.rows.dtype) for key, mirror in self._mirrors.items()}
+        gathered = pool.lease_rows(layout, hit + room)
         for key, mirror in self._mirrors.items():
             present = mirror.present.reshape(self._num_blocks, size)[blocks].reshape(-1)
-            missing = present.size - int(np.count_nonzero(present))
+            missing = hit - int(np.count_nonzero(present))
             if missing and key in self._required:
                 at = int(np.flatnonzero(~present)[0])
                 slot = int(blocks[at // size]) * size + at % size
-                raise AbsentRow(f"{key!r}: {missing} of {present.size} hit rows are absent, the first at slot {slot}")
-            out = torch.empty((len(blocks) * size + room, *mirror.rows.shape[1:]), dtype=mirror.rows.dtype)
-            hit = out[: len(blocks) * size]
-            torch.index_select(mirror.rows.view(self._num_blocks, -1), 0, index, out=hit.view(len(blocks), -1))
+                raise AbsentRow(f"{key!r}: {missing} of {hit} hit rows are absent, the first at slot {slot}")
+            _gather(mirror.rows.view(self._num_blocks, -1), blocks, gathered[key][:hit].view(len(blocks), -1))
             if missing:
-                hit[torch.from_numpy(~present)] = 0
+                gathered[key][:hit][torch.from_numpy(~present)] = 0
                 zeroed += missing
-            gathered[key] = out
         return gathered, zeroed
 
     def resident_bytes(self) -> dict[str, int]:
@@ -98,14 +98,43 @@ class RowStore:
             for key, mirror in list(self._mirrors.items())
         }
 
-    @staticmethod
-    def _scatter(table: Tensor, slots: Slots, value: Tensor) -> None:
-        if len(slots) > _SCATTER_ROWS:
-            cuts = np.flatnonzero(np.diff(slots) != 1) + 1
-            if len(cuts) < len(slots) // 8:
-                bounds = [0, *cuts.tolist(), len(slots)]
-                for start, stop in pairwise(bounds):
-                    slot = int(slots[start])
-                    table[slot : slot + stop - start].copy_(value[start:stop])
-                return
+
+def _untouched(nbytes: int) -> Tensor:
+    """uint8 [nbytes] whose pages become resident only where they are written, one small page at a time."""
+    if not hasattr(mmap, "MAP_PRIVATE"):
+        return torch.empty(nbytes, dtype=torch.uint8)
+    memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        # A huge page would make 2 MiB resident for a block of some KiB.
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return torch.frombuffer(memory, dtype=torch.uint8)
+
+
+def _scatter(table: Tensor, slots: Slots, value: Tensor) -> None:
+    """`table[slots] = value`, run by run where there are few long runs."""
+    runs = _runs(slots)
+    if runs is None:
         table.index_copy_(0, torch.from_numpy(slots), value)
+        return
+    for start, stop in runs:
+        first = int(slots[start])
+        table[first : first + stop - start].copy_(value[start:stop])
+
+
+def _gather(table: Tensor, indices: Slots, out: Tensor) -> None:
+    """`out[:] = table[indices]`, run by run where there are few long runs."""
+    runs = _runs(indices)
+    if runs is None:
+        torch.index_select(table, 0, torch.from_numpy(indices), out=out)
+        return
+    for start, stop in runs:
+        first = int(indices[start])
+        out[start:stop].copy_(table[first : first + stop - start])
+
+
+def _runs(indices: Slots) -> list[tuple[int, int]] | None:
+    """Positions of runs of consecutive indices, or None when there are too many to copy one by one."""
+    cuts = np.flatnonzero(np.diff(indices) != 1) + 1
+    if len(cuts) > len(indices) // _RUN:
+        return None
+    return list(pairwise([0, *cuts.tolist(), len(indices)]))

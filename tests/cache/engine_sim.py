@@ -44,7 +44,7 @@ class EngineSim:
 
     def __init__(self, *, num_blocks: int, block_size: int, budget: int, threaded: bool = True, **config: int) -> None:
         self.block_size, self.budget = block_size, budget
-        self.cache = PrefixCache(CacheConfig(num_blocks, block_size, threaded=threaded, wait_timeout=10.0, **config))
+        self.cache = PrefixCache(CacheConfig(num_blocks, block_size, threaded=threaded, wait_timeout=10.0, warm_bytes=0, **config))
         self.free = deque(range(num_blocks))
         self.refs = [0] * num_blocks
         self.key_of: dict[int, tuple[int, ...]] = {}

@@ -21,6 +21,7 @@ from prefix_cache import (
 )
 from prefix_cache.budget import Budget
 from prefix_cache.log import OrderedLog
+from prefix_cache.pool import BufferPool
 from prefix_cache.store import RowStore
 
 BLOCK = 4
@@ -199,8 +200,8 @@ def test_a_hit_on_rows_of_the_same_step_reads_them(cache: PrefixCache) -> None:
 @pytest.mark.parametrize(
     ("ids", "counts", "slots", "given", "message"),
     [
-        (["a"], [2], [0], None, "counts sum to 2, slots are 1, scheduled were 1"),
-        (["a"], [2], [0, 1], None, "counts sum to 2, slots are 2, scheduled were 1"),
+        (["a"], [2], [0], None, "counts that sum to 2, 1 slots, scheduled were 1"),
+        (["a"], [2], [0, 1], None, "counts that sum to 2, 2 slots, scheduled were 1"),
         (["a"], [1], [0], {"aux": torch.zeros(1, 2)}, "no rows of hidden"),
         (["a"], [1], [0], {"hidden": torch.zeros(0, 2)}, "need at least"),
         (["a"], [1], [0], {"hidden": torch.zeros(1)}, "need at least"),
@@ -255,7 +256,7 @@ def test_shutdown_writes_what_is_parked_and_leaves_no_thread() -> None:
         cache.begin_step({})
 
 
-@pytest.mark.parametrize("name", ["num_blocks", "block_size", "staging_rows", "staging_bytes", "max_inflight_steps"])
+@pytest.mark.parametrize("name", ["num_blocks", "block_size", "staging_rows", "device_bytes", "max_inflight_steps"])
 def test_a_size_that_cannot_work_is_refused_at_construction(name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name}: found 0"):
         CacheConfig(**{"num_blocks": 8, "block_size": 4, name: 0})
@@ -313,7 +314,7 @@ def test_the_store_returns_what_was_written(pattern: str) -> None:
     store.write(slots.astype(np.int64), {"hidden": value})
     naive = dict(zip(slots.tolist(), value, strict=True))
     wanted = np.array([b for b in range(blocks) if all(b * size + o in naive for o in range(size))])[::-1].copy()
-    gathered, zeroed = store.read(wanted, room=2)
+    gathered, zeroed = store.read(wanted, 2, BufferPool(1 << 20))
     expected = torch.stack([naive[b * size + o] for b in wanted.tolist() for o in range(size)])
     assert torch.equal(gathered["hidden"][:-2], expected)
     assert gathered["hidden"].shape[0] == len(wanted) * size + 2
