@@ -11,6 +11,7 @@ The core knows no engine's types and imports only torch and numpy.
 
 from prefix_cache.cache import NewRequest, PrefixCache, StepHandle, StepOutputs
 from prefix_cache.config import CacheConfig
+from prefix_cache.copier import Copier, CudaCopier, InlineCopier
 from prefix_cache.errors import (
     AbsentRow,
     CacheFailed,
@@ -19,6 +20,7 @@ from prefix_cache.errors import (
     PrefixCacheError,
     StepError,
 )
+from prefix_cache.layout import EngineLayout
 from prefix_cache.slots import block_slots, slots_of
 from prefix_cache.stats import CacheStats
 
@@ -29,6 +31,10 @@ __all__ = [
     "CacheStats",
     "CacheTimeout",
     "ConfigError",
+    "Copier",
+    "CudaCopier",
+    "EngineLayout",
+    "InlineCopier",
     "NewRequest",
     "PrefixCache",
     "PrefixCacheError",

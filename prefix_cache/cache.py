@@ -279,6 +279,7 @@ class PrefixCache:
             log_age_seconds=self._log.age(),
             open_handles=len(self._open),
             staged_bytes=self._budget.held,
+            idle_bytes=self._pool.idle_bytes,
             resident_bytes=self._store.resident_bytes(),
         )
 

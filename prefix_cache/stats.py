@@ -42,4 +42,5 @@ class CacheStats(Counters):
     log_age_seconds: float = 0.0
     open_handles: int = 0
     staged_bytes: int = 0
+    idle_bytes: int = 0
     resident_bytes: dict[str, int] = field(default_factory=dict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import threading
 from collections.abc import Callable
@@ -19,7 +20,16 @@ from harness.tiny_omni.outputs import RowAssembler, StepResult
 from harness.tiny_omni.request import EngineOutput, EngineRequest, FinishReason, Request
 from harness.tiny_omni.scheduler import Emission, Scheduler, StepPlan, refusal
 from harness.tiny_omni.step import build_input, positions_of
-from prefix_cache import CacheConfig, CacheStats, NewRequest, PrefixCache, PrefixCacheError, StepHandle, slots_of
+from prefix_cache import (
+    CacheConfig,
+    CacheStats,
+    EngineLayout,
+    NewRequest,
+    PrefixCache,
+    PrefixCacheError,
+    StepHandle,
+    slots_of,
+)
 
 __all__ = [
     "Engine",
@@ -88,7 +98,8 @@ class Engine:
         )
         self._cache: PrefixCache | None = None
         if config.enable_prefix_caching:
-            self._cache = PrefixCache(CacheConfig(config.num_blocks, config.block_size, required=frozenset(ROW_KEYS)))
+            bounds = CacheConfig.from_env(config.num_blocks, config.block_size, frozenset(ROW_KEYS), os.environ)
+            self._cache = PrefixCache(bounds, EngineLayout(config.block_size))
         self._step_hook = step_hook
         self._scheduler = Scheduler(config)
         self._rows = RowAssembler()

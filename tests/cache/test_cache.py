@@ -13,10 +13,12 @@ from prefix_cache import (
     CacheFailed,
     CacheTimeout,
     ConfigError,
+    EngineLayout,
     NewRequest,
     PrefixCache,
     StepError,
     StepHandle,
+    errors,
     slots_of,
 )
 from prefix_cache.budget import Budget
@@ -339,3 +341,35 @@ def test_slots_follow_the_block_table() -> None:
             for i in range(count)
         ]
         assert slots_of(table, computed, np.array(counts, dtype=np.int64), 4).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("layout", "error", "advice"),
+    [
+        (EngineLayout(8), errors.BlockSizeMismatch, "give it the engine's block_size"),
+        (EngineLayout(4, kv_groups=2), errors.HybridLayout, "2 KV cache groups"),
+        (EngineLayout(4, full_attention=False), errors.HybridLayout, "not all full attention"),
+        (EngineLayout(4, match_tokens=6), errors.UnalignedMatching, "turn sub-block matching off"),
+        (EngineLayout(4, speculative_tokens=3), errors.SpeculativeDecoding, "turn it or prefix caching off"),
+        (EngineLayout(4, decode_context_parallel=2), errors.ContextParallelism, "set it to 1"),
+        (EngineLayout(4, kv_consumer=True), errors.KVConsumer, "the KV transfer off"),
+    ],
+)
+def test_an_engine_that_cannot_be_followed_is_refused(
+    layout: EngineLayout, error: type[ConfigError], advice: str
+) -> None:
+    """At construction, by a typed error that says what to change."""
+    with pytest.raises(error, match=advice):
+        PrefixCache(CacheConfig(8, 4), layout)
+
+
+def test_an_engine_that_can_be_followed_is_not() -> None:
+    PrefixCache(CacheConfig(8, 4, warm_bytes=0), EngineLayout(4, match_tokens=8)).shutdown()
+
+
+def test_bounds_come_from_the_environment() -> None:
+    environ = {"PREFIX_CACHE_DEVICE_BYTES": "1000", "PREFIX_CACHE_WARM_BYTES": "0"}
+    config = CacheConfig.from_env(8, 4, frozenset({"hidden"}), environ)
+    assert (config.device_bytes, config.warm_bytes, config.num_blocks) == (1000, 0, 8)
+    with pytest.raises(ConfigError, match=r"PREFIX_CACHE_STAGING_ROWS: found 'many'; allowed: a whole number"):
+        CacheConfig.from_env(8, 4, frozenset(), {"PREFIX_CACHE_STAGING_ROWS": "many"})
