@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from harness import __version__
 from harness.errors import BenchError, ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -28,9 +29,28 @@ app.add_typer(serve, name="serve")
 
 ScenarioFile = Annotated[Path, typer.Argument(metavar="FILE", help="A scenario, such as scenarios/quickstart.yaml.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")]
-Only = Annotated[list[str] | None, typer.Option(help="Only these benches (globs allowed); `warm` always runs.")]
+Only = Annotated[
+    list[str] | None, typer.Option(help="Only these benches; repeat it for more; globs allowed; `warm` always runs.")
+]
 Rounds = Annotated[int | None, typer.Option(min=1, help="Another number of rounds.")]
-Arms = Annotated[list[str] | None, typer.Option(help="Only these arms; the baseline must be one of them.")]
+Arms = Annotated[
+    list[str] | None, typer.Option(help="Only these arms; repeat it for more; the baseline must be among them.")
+]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"bench {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Options that belong to no command."""
 
 
 @app.command()

@@ -48,26 +48,28 @@ class _Live:
     """Two bars on a terminal, and a line above them per finished cell."""
 
     def __init__(self, console: Console) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
         from rich.progress import Progress as Bars
 
         self._console = console
         self.bars = Bars(
             TextColumn("{task.description}"),
             BarColumn(bar_width=28),
-            MofNCompleteColumn(),
+            TextColumn("{task.fields[count]}"),
             TimeElapsedColumn(),
-            TextColumn("left"),
             TimeRemainingColumn(compact=True),
+            TextColumn("left"),
             console=console,
             transient=True,
         )
-        self._whole = self.bars.add_task("starting", total=None)
-        self._now = self.bars.add_task("", total=None, visible=False)
-        self._trial, self._each, self._seen = "", 0.0, 0
+        self._whole = self.bars.add_task("starting", total=None, count="")
+        self._now = self.bars.add_task("", total=None, visible=False, count="")
+        self._trial, self._each, self._seen, self._requests = "", 0.0, 0, 0
+        self._cost, self._spent = 1.0, 0.0
 
     def run(self, cost: float) -> None:
-        self.bars.update(self._whole, total=round(cost))
+        self._cost = max(cost, 1.0)
+        self.bars.update(self._whole, total=self._cost)
 
     def trial(self, trial: PlannedTrial, number: int, total: int) -> None:
         self._trial = f"trial {number}/{total} {trial.arm}"
@@ -81,11 +83,13 @@ class _Live:
     def bench(self, name: str, requests: int, cost: float) -> None:
         self.phase(name)
         self._each, self._seen = cost / requests, 0
-        self.bars.reset(self._now, description=name, total=requests, visible=True)
+        self._requests = requests
+        self.bars.reset(self._now, description=name, total=requests, visible=True, count=f"0/{requests} requests")
 
     def request(self, done: int) -> None:
-        self.bars.update(self._now, completed=done)
-        self.bars.advance(self._whole, self._each * (done - self._seen))
+        self.bars.update(self._now, completed=done, count=f"{done}/{self._requests} requests")
+        self._spent += self._each * (done - self._seen)
+        self.bars.update(self._whole, completed=self._spent, count=f"{self._spent / self._cost:.0%}")
         self._seen = done
 
     def cell(self, cell: CellRecord) -> None:

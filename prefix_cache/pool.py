@@ -38,7 +38,7 @@ class BufferPool:
         self._lock = threading.RLock()
 
     def warm(self, nbytes: int) -> None:
-        """Adds idle buffers whose pages are there already: half of `nbytes` in one, a quarter in the next, and so on."""
+        """Adds idle buffers whose pages are there already: half of `nbytes` in one, a quarter in the next, ..."""
         size = 1 << max(nbytes // 2, 1).bit_length() - 1
         while size >= _SMALLEST:
             buffer = self._allocate(size)

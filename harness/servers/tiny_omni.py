@@ -79,8 +79,9 @@ class TinyOmni:
     def versions(self, arm: ResolvedArm | None = None) -> dict[str, str]:
         if arm is None or arm.python is None:
             return distribution_versions(_DISTRIBUTIONS)
+        # -P: what lies in the working directory is not what that interpreter has installed.
         asked = subprocess.run(
-            [_interpreter(arm), "-c", _ASK_VERSIONS, *_DISTRIBUTIONS], capture_output=True, text=True, timeout=60
+            [_interpreter(arm), "-P", "-c", _ASK_VERSIONS, *_DISTRIBUTIONS], capture_output=True, text=True, timeout=60
         )
         if asked.returncode != 0:
             raise UsageError(f"arms.{arm.name}.python: {arm.python} does not run: {asked.stderr.strip()[-300:]}")
