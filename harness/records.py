@@ -232,6 +232,8 @@ class TrialRecord(Record):
     benches: tuple[str, ...]
     """Benches measured, in the order they ran."""
     stopped_by: Literal["sigterm", "sigkill", "died"]
+    load_1m: float | None = None
+    """The host's 1-minute load average just before the server started; null where it was not recorded."""
     caveats: tuple[Caveat, ...] = ()
 
     @property
@@ -267,4 +269,6 @@ class Manifest(Record):
     host: Host
     ideal_hit_rates: dict[str, float] = Field(default_factory=dict)
     """Per bench, with the cache on."""
+    resumed_at: tuple[str, ...] = ()
+    """When an interrupted run was taken up again; trials that started later were measured after that."""
     finished_at: str | None = None

@@ -95,14 +95,18 @@ class Runner:
                 f"{store.path}: cannot be resumed, its finished trials were measured with something else:\n  "
                 + "\n  ".join(changes)
             )
-        return self._carry_out(store, self._loads())
+        return self._carry_out(store, self._loads(), resuming=True)
 
-    def _carry_out(self, store: RunStore, loads: tuple[Load, ...]) -> RunResult:
+    def _carry_out(self, store: RunStore, loads: tuple[Load, ...], *, resuming: bool = False) -> RunResult:
         with store.writing():
-            plan = store.manifest().plan
+            manifest = store.manifest()
+            plan = manifest.plan
             for trial in plan:
                 recover(store.trial_dir(trial))
             done = {trial.slug for trial in plan if store.finished(trial) is not None}
+            if resuming and len(done) < len(plan):
+                resumed = {"resumed_at": (*manifest.resumed_at, utc_now()), "finished_at": None}
+                store.write_manifest(manifest.model_copy(update=resumed))
             self._progress.run(sum(load.cost for load in loads) * (len(plan) - len(done)))
             failed: list[TrialRecord] = []
 

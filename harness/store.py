@@ -7,6 +7,7 @@ results/<run>/manifest.json, scenario.yaml, trials/<slug>/{trial.json, server.lo
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -75,6 +76,14 @@ class RunStore:
 
     def manifest(self) -> Manifest:
         return _read(self.path / "manifest.json", Manifest)
+
+    def scenario_file_sha256(self) -> str:
+        """SHA-256 of the run's own copy of its scenario file, in hexadecimal: what `sha256sum` prints.
+
+        Raises:
+            RecordError: the copy is gone.
+        """
+        return hashlib.sha256(_load(self.path / "scenario.yaml")).hexdigest()
 
     def write_manifest(self, manifest: Manifest) -> None:
         write_atomic(self.path / "manifest.json", _bytes(manifest))

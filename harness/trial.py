@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -100,7 +101,7 @@ class Trial:
             BenchError: the message names the trial and its log.
         """
         folder = self._store.begin_trial(self._planned)
-        started_at = utc_now()
+        started_at, load_1m = utc_now(), os.getloadavg()[0]
         launch = self._kind.command(self._arm, self._scenario, free_port(), folder)
         self._progress.phase("starting the server")
         try:
@@ -111,7 +112,7 @@ class Trial:
         except BenchError as error:
             error.args = (self._named(str(error), launch),)
             raise
-        record = self._record(launch, server.pid, started_at, stopped)
+        record = self._record(launch, server.pid, started_at, load_1m, stopped)
         self._store.write_trial(record)
         return record
 
@@ -244,7 +245,7 @@ class Trial:
         log = "" if str(launch.log_path) in message else f"; its log: {launch.log_path}"
         return f"trial {self._planned.slug}: {message}{log}"
 
-    def _record(self, launch: Launch, pid: int, started_at: str, stopped: StopReport) -> TrialRecord:
+    def _record(self, launch: Launch, pid: int, started_at: str, load_1m: float, stopped: StopReport) -> TrialRecord:
         facts = self._facts
         return TrialRecord(
             round=self._planned.round,
@@ -270,6 +271,7 @@ class Trial:
             memory_peak=facts.memory_peak,
             benches=tuple(facts.benches),
             stopped_by=stopped.stopped_by,
+            load_1m=load_1m,
             caveats=scan_log(launch.log_path),
         )
 

@@ -1,10 +1,11 @@
 # ruff: noqa: RUF001 - the report prints a real minus sign and a real dash
-"""The last sections of the report: where the numbers come from, how to get them again, what the words mean."""
+"""The last sections of the report: where the numbers come from, and what the words mean."""
 
 from __future__ import annotations
 
-import shlex
+from datetime import datetime
 
+from harness.records import TrialRecord
 from harness.report import words
 from harness.report.model import P99_SAMPLES, Report
 from harness.report.text import NONE, between, count, percent, table
@@ -17,7 +18,13 @@ def provenance(report: Report) -> str:
     facts = [
         ["run", manifest.run],
         ["created, finished", f"{manifest.created_at}, {manifest.finished_at or 'not finished'}"],
-        ["scenario", f"`{manifest.scenario_file}`, sha256 `{manifest.scenario_sha256}`"],
+        *([["resumed", ", ".join(manifest.resumed_at)]] if manifest.resumed_at else []),
+        ["scenario file", f"`{manifest.scenario_file}`"],
+        ["file sha256", f"`{report.scenario_file_sha256}`"],
+        [
+            "resolved scenario sha256",
+            f"`{manifest.scenario_sha256}`: of what was really run, narrowing included",
+        ],
         ["model", report.scenario.model],
         ["server", report.scenario.server.kind],
         ["host", f"{host.hostname}, {host.platform}, kernel {host.kernel}"],
@@ -32,9 +39,9 @@ def provenance(report: Report) -> str:
         [
             trial.slug,
             *(
-                (done.started_at, done.finished_at, done.status)
+                (done.started_at, done.finished_at, _duration(done), _load(done), done.status)
                 if (done := ended.get((trial.round, trial.arm)))
-                else (NONE, NONE, "not run")
+                else (NONE, NONE, NONE, NONE, "not run")
             ),
         ]
         for ended in [{(trial.round, trial.arm): trial for trial in report.trials}]
@@ -45,9 +52,24 @@ def provenance(report: Report) -> str:
             "## Provenance",
             words.weights(report),
             table(["fact", "value"], facts, left=2),
-            table(["trial", "started", "finished", "status"], order, left=4),
+            table(
+                ["trial", "started", "finished", "duration (s)", "load before", "status"],
+                order,
+                left=3,
+                words=("status",),
+            ),
+            "Load before: the host's 1-minute average just before the server's start. The trial before is still in it.",
         )
     )
+
+
+def _duration(trial: TrialRecord) -> str:
+    start, end = (datetime.fromisoformat(at) for at in (trial.started_at, trial.finished_at))
+    return f"{(end - start).total_seconds():.1f}"
+
+
+def _load(trial: TrialRecord) -> str:
+    return NONE if trial.load_1m is None else f"{trial.load_1m:.2f}"
 
 
 def _sources(report: Report) -> list[tuple[str, str]]:
@@ -65,42 +87,25 @@ def _sources(report: Report) -> list[tuple[str, str]]:
     ]
 
 
-def reproduce(report: Report) -> str:
-    manifest = report.manifest
-    blocks = [
-        "# the whole run",
-        shlex.join(manifest.command),
-        "# the same scenario, from the copy kept in the run's folder",
-        f"bench run {shlex.quote(f'results/{manifest.run}/scenario.yaml')}",
-        "# this report, from the records",
-        f"bench report {shlex.quote(f'results/{manifest.run}')}",
-    ]
-    for arm in report.scenario.arms:
-        first = next((trial for trial in report.trials if trial.arm == arm), None)
-        if first is not None:
-            env = "".join(f"{name}={shlex.quote(value)} " for name, value in sorted(first.env.items()))
-            blocks += [f"# server of {arm} (resolved {first.resolved_sha256[:12]})", env + shlex.join(first.argv)]
-    return "\n\n".join(
-        (
-            "## How to reproduce",
-            "```bash\n" + "\n".join(blocks) + "\n```",
-            f"The scenario's sha256 is `{manifest.scenario_sha256}`: a run with another hash measured something else.",
-        )
-    )
-
-
 def definitions(report: Report) -> str:
     band = report.scenario.validity
     items = (
-        "**ratio**: mean over the valid rounds / mean over the baseline's same rounds − 1.",
+        "**ratio of means**: mean over the valid rounds / mean over the baseline's same rounds − 1. The sentence on "
+        "top and the tables of means use it.",
         "**per-round range**: smallest .. largest of the per-round ratios. It is not an interval.",
-        f"**{LEVEL:.0%} interval**: Student t interval on the logarithms of the per-round ratios, around their "
-        "geometric mean; it needs 2 rounds.",
+        f"**geometric mean ({LEVEL:.0%} interval)**: of the per-round ratios, and the Student t interval on their "
+        "logarithms around it; the interval needs 2 rounds. The figure of throughput draws these. The two means differ "
+        "where rounds do.",
         f"**verdict**: on request throughput. `same`: the interval lies inside {between(report.band)}, the practical "
         f"threshold of {percent(band.practical_threshold, signed=False)} made even in logarithms; `faster`, "
         "`slower`: it lies wholly outside; `inconclusive`: neither. Under 3 valid rounds it is advisory.",
         "**stage-0 hit**: tokens found over tokens looked up in the prefix cache around one bench, from the server's "
-        "counters; **ideal hit**: what an unbounded cache of full blocks finds on these prompts in this order.",
+        "counters; **ideal hit**: what an unbounded cache of full blocks finds on these prompts in this order. "
+        "The benches of one trial share one server, in file order, so a later bench may hit what an earlier one left; "
+        "the ideal counts exactly that.",
+        "**output parity**: text answers are computed from the KV cache, so equal texts prove that one and say nothing "
+        "of the output cache; speech is made from the rows the output cache hands over, so equal audio and transcripts "
+        "prove that.",
         f"**valid**: all prompts answered (failures allowed: {band.allow_failures}); no look-up with the cache off; "
         f"with it on, a hit rate within {band.hit_rate_band * 100:.1f} points of the ideal; equal output "
         "tokens in both arms where the bench fixes them; audio seconds within "

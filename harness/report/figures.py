@@ -87,7 +87,7 @@ def _throughput(report: Report, figure_type: Any) -> Any | None:
     bounds = [value for row in rows for value in _extent(row)] + [band.low * 100 * 1.6, band.high * 100 * 1.6]
     _percent_axis(axes, min(bounds), max(bounds))
     who = "".join(report.others) if not several else "each arm"
-    axes.set_title(f"Request throughput of {who} against {report.baseline}")
+    axes.set_title(f"Request throughput of {who} against {report.baseline}: geometric mean of the rounds")
     axes.set_xlabel(
         f"change (linear near 0, logarithmic beyond ±{_LINEAR_PERCENT:.0f}%); "
         f"shaded: {percent(band.low)} .. {percent(band.high)}, counts as the same"
@@ -106,7 +106,6 @@ def _extent(row: MainRow) -> list[float]:
 def _ratio_row(axes: Any, place: int, row: MainRow) -> None:
     one = row.throughput
     assert one.geometric is not None
-    assert one.ratio is not None
     colour = _VERDICTS[one.verdict]
     if one.interval is not None:
         axes.plot(
@@ -129,7 +128,7 @@ def _ratio_row(axes: Any, place: int, row: MainRow) -> None:
     )
     axes.scatter([one.geometric * 100], [place], s=34, marker="D", color=colour, zorder=4, linewidth=0)
     axes.annotate(
-        f"{percent(one.ratio)}  {one.verdict}",
+        f"{percent(one.geometric)}  {one.verdict}",
         (1.01, place),
         xycoords=("axes fraction", "data"),
         va="center",
@@ -243,7 +242,9 @@ def _millisecond_axis(axes: Any) -> None:
 def _arm_legend(figure: Any, colours: dict[str, str]) -> None:
     from matplotlib.lines import Line2D
 
-    handles = [Line2D([], [], marker="D", color=colour, lw=1.6, ms=5, label=arm) for arm, colour in colours.items()]
+    handles = [
+        Line2D([], [], marker="D", color=colour, lw=1.6, ms=5, label=f"{arm}, mean") for arm, colour in colours.items()
+    ]
     grey = "#777777"
     handles.append(Line2D([], [], marker="o", markerfacecolor="white", color=grey, lw=0, ms=4, label="one round"))
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=8.5)

@@ -14,6 +14,7 @@ def to_json(report: Report) -> dict[str, Any]:
     return {
         "run": report.manifest.run,
         "scenario": report.scenario.name,
+        "scenario_file_sha256": report.scenario_file_sha256,
         "scenario_sha256": report.manifest.scenario_sha256,
         "baseline": report.baseline,
         "trials": {"planned": len(report.manifest.plan), "ended": len(report.trials)},

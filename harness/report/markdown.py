@@ -5,9 +5,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.report import appendix, words
+from harness.report import appendix, details, words
 from harness.report.model import P99_SAMPLES, MainRow, PerformanceRow, Report, Series
-from harness.report.text import NONE, between, gib, hit_rate, percent, significant, spread, table
+from harness.report.reproduce import reproduce
+from harness.report.text import (
+    NONE,
+    between,
+    difference,
+    gib,
+    hit_rate,
+    mean_and_interval,
+    percent,
+    significant,
+    spread,
+    table,
+)
 from harness.stats import LEVEL, Metric
 
 FIGURES_MISSING = (
@@ -31,13 +43,15 @@ def render_markdown(report: Report, figures: Sequence[str] | None = ()) -> str:
         _head(report),
         _figures(figures),
         _main(report),
+        details.rounds(report),
         _performance(report),
+        details.cache_work(report),
         _parity(report),
         _memory(report),
         _starts(report),
         _notes(report),
         appendix.provenance(report),
-        appendix.reproduce(report),
+        reproduce(report),
         appendix.definitions(report),
     )
     return "\n\n".join(section for section in sections if section) + "\n"
@@ -83,9 +97,9 @@ def _main(report: Report) -> str:
         "stage-0 hit",
         "ideal hit",
         f"{report.baseline} (req/s)",
-        "ratio" if several else "".join(report.others),
+        "ratio of means" if several else f"{''.join(report.others)}, ratio of means",
         "per-round range",
-        f"{LEVEL:.0%} interval",
+        f"geometric mean ({LEVEL:.0%} interval)",
         "rounds",
         "verdict",
     ]
@@ -98,7 +112,7 @@ def _main(report: Report) -> str:
             NONE if row.throughput.base_mean is None else significant(row.throughput.base_mean),
             ratio_cell(row),
             between(row.throughput.spread),
-            between(row.throughput.interval),
+            mean_and_interval(row.throughput.geometric, row.throughput.interval),
             str(len(row.throughput.rounds)),
             verdict_cell(row),
         ]
@@ -109,12 +123,14 @@ def _main(report: Report) -> str:
     ]
     parts = [
         "## Request throughput against the baseline",
-        table(head, rows, left=2 if several else 1),
+        table(head, rows, left=2 if several else 1, words=("verdict",)),
         words.baseline_proof(report),
     ]
     if report.main:
         parts.append(
-            f"`same` means an interval inside {between(report.main[0].throughput.band)}. "
+            "The ratio of means is the one in the sentence on top. The verdict goes by the interval around the "
+            "geometric mean of the per-round ratios, which is what the figure draws: `same` means an interval inside "
+            f"{between(report.main[0].throughput.band)}. "
             "TTFP is the median audio time to first packet: lower is better."
         )
     return "\n\n".join(parts + (["\n".join(warnings)] if warnings else []))
@@ -122,14 +138,16 @@ def _main(report: Report) -> str:
 
 def _performance(report: Report) -> str:
     metrics = list(dict.fromkeys(series.metric for row in report.performance for series in row.series))
-    head = ["bench", "arm", "n", *(_title(metric) for metric in metrics), "p99 E2EL (ms)"]
+    # A column that withholds every number is said in one sentence.
+    withheld = bool(report.performance) and all(row.requests < P99_SAMPLES for row in report.performance)
+    head = ["bench", "arm", "n", *(_title(metric) for metric in metrics), *([] if withheld else ["p99 E2EL (ms)"])]
     rows = [
         [
             row.bench,
             row.arm,
             str(row.requests),
             *(_series(row, metric) for metric in metrics),
-            _p99(row),
+            *([] if withheld else [_p99(row)]),
         ]
         for row in report.performance
     ]
@@ -138,7 +156,8 @@ def _performance(report: Report) -> str:
             "## Normalised throughput and latency",
             table(head, rows, left=2),
             "Means over the valid rounds of each round's value; in brackets the change against the baseline. "
-            "n is the number of completed requests a round.",
+            "n is the number of completed requests a round."
+            + (f" 99th percentiles are withheld: they need {P99_SAMPLES} requests a round." if withheld else ""),
         )
     )
 
@@ -190,7 +209,7 @@ def _parity(report: Report) -> str:
                 NONE if one.median_position is None else f"character {one.median_position}",
                 str(one.digests.equal) if spoken else NONE,
                 str(one.digests.differ) if spoken else NONE,
-                NONE if one.audio_ratio is None else percent(one.audio_ratio),
+                NONE if one.audio_ratio is None else difference(one.audio_ratio),
                 f"{one.transcripts.equal} of {told}" if told else NONE,
             ]
         )

@@ -17,8 +17,10 @@ from harness.pairs import Pair, pair_up
 from harness.parity import Parity, over_rounds, parity
 from harness.records import CellRecord, Manifest, PlannedTrial, TrialRecord
 from harness.report import notes
+from harness.report.cache_work import CacheWorkRow, cache_work_of
 from harness.report.measures import Hit, Lag, MemoryRow, StartRow, hit_of, lag_of, memory_of, start_of
 from harness.report.notes import Note
+from harness.report.rounds import RoundsRow, rounds_of
 from harness.scenario import Bench, Scenario
 from harness.stats import (
     AUDIO_THROUGHPUT,
@@ -90,6 +92,7 @@ class ParityRow:
     left: str
     right: str
     rounds: str
+    """`1 and 2`, `1`, `all rounds (4)`."""
     control: bool
     parity: Parity
 
@@ -100,11 +103,15 @@ class Report:
 
     manifest: Manifest
     scenario: Scenario
+    scenario_file_sha256: str
+    """Of the bytes of the run's scenario.yaml; the manifest's hash is of what was resolved from it."""
     trials: tuple[TrialRecord, ...]
     missing: tuple[PlannedTrial, ...]
     main: tuple[MainRow, ...]
     baseline_hits: tuple[Hit, ...]
+    rounds: tuple[RoundsRow, ...]
     performance: tuple[PerformanceRow, ...]
+    cache_work: tuple[CacheWorkRow, ...]
     parity: tuple[ParityRow, ...]
     memory: tuple[MemoryRow, ...]
     starts: tuple[StartRow, ...]
@@ -149,11 +156,19 @@ def build_report(store: RunStore) -> Report:
     return Report(
         manifest=manifest,
         scenario=scenario,
+        scenario_file_sha256=store.scenario_file_sha256(),
         trials=trials,
         missing=tuple(trial for trial in manifest.plan if (trial.round, trial.arm) not in ended),
         main=main,
         baseline_hits=tuple(hit_of(cells, bench.name, scenario.baseline) for bench in benches),
+        rounds=rounds_of(pairs, REQUEST_THROUGHPUT),
         performance=tuple(row for bench in benches for row in _performance(bench, pairs, scenario)),
+        cache_work=tuple(
+            row
+            for bench in benches
+            for arm in scenario.arms
+            if (row := cache_work_of(bench.name, arm, _valid_cells(bench, arm, pairs))) is not None
+        ),
         parity=tuple(row for bench in benches for row in _parity_rows(store, bench, pairs, manifest.plan, cells)),
         memory=tuple(row for arm in scenario.arms for row in memory_of(arm, trials)),
         starts=tuple(start_of(arm, trials) for arm in scenario.arms if any(trial.arm == arm for trial in trials)),
@@ -199,11 +214,9 @@ def _metrics(bench: Bench) -> tuple[Metric, ...]:
 
 def _performance(bench: Bench, pairs: tuple[Pair, ...], scenario: Scenario) -> Iterable[PerformanceRow]:
     threshold = scenario.validity.practical_threshold
-    valid = [pair for pair in pairs if pair.bench == bench.name and pair.valid]
     for arm in scenario.arms:
         baseline = arm == scenario.baseline
-        found = {pair.round: pair.base if baseline else pair.other for pair in valid if baseline or pair.arm == arm}
-        cells = [cell for cell in found.values() if cell is not None]
+        cells = _valid_cells(bench, arm, pairs)
         if not cells:
             continue
         yield PerformanceRow(
@@ -223,6 +236,17 @@ def _performance(bench: Bench, pairs: tuple[Pair, ...], scenario: Scenario) -> I
             ),
             p99_e2el=_p99(cells),
         )
+
+
+def _valid_cells(bench: Bench, arm: str, pairs: Iterable[Pair]) -> list[CellRecord]:
+    """Cells of one arm, the baseline or another, that stand in a valid pair; one a round, in order."""
+    valid = [pair for pair in pairs if pair.bench == bench.name and pair.valid]
+    found = {
+        pair.round: pair.base if arm == pair.baseline else pair.other
+        for pair in valid
+        if arm in (pair.baseline, pair.arm)
+    }
+    return [cell for cell in found.values() if cell is not None]
 
 
 def _p99(cells: Sequence[CellRecord]) -> float | None:
@@ -269,4 +293,4 @@ def _parity_rows(
         if found:
             yield ParityRow(bench.name, baseline, arm, str(both[0].round), False, found[0])
         if len(found) > 1:
-            yield ParityRow(bench.name, baseline, arm, f"all {len(found)}", False, over_rounds(found))
+            yield ParityRow(bench.name, baseline, arm, f"all rounds ({len(found)})", False, over_rounds(found))

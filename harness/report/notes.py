@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Literal
 
 from harness.records import CellRecord, Manifest, SourceTree, TrialRecord
+from harness.report.text import listed
 from harness.stats import Comparison
 
-Kind = Literal["failed trial", "dropped pair", "not reported", "caveat", "source"]
+Kind = Literal["failed trial", "dropped pair", "not reported", "resumed", "caveat", "source"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,7 @@ def collect(
         # Two metrics of one pair are dropped for the same reason: say it once.
         *dict.fromkeys(_dropped(comparisons, slugs)),
         *_unreported(cells, slugs),
+        *_resumed(manifest, trials, slugs),
         *_caveats(trials, cells, slugs),
         *_sources(manifest, trials, slugs),
     )
@@ -79,6 +82,30 @@ def _unreported(cells: Iterable[CellRecord], slugs: dict[tuple[int, str], str]) 
             slug = slugs[cell.cell.round, cell.cell.arm]
             for reason in cell.cell.invalid:
                 yield Note("not reported", slug, cell.cell.bench, f"invalid: {reason}", _log(slug))
+
+
+def _resumed(manifest: Manifest, trials: Sequence[TrialRecord], slugs: dict[tuple[int, str], str]) -> Iterable[Note]:
+    """What ran after each resume. Arms of one round are compared with each other: a round on both sides is named."""
+    started = {slugs[trial.round, trial.arm]: (_instant(trial.started_at), trial.round) for trial in trials}
+    resumes = [_instant(at) for at in manifest.resumed_at]
+    for number, at in enumerate(manifest.resumed_at):
+        until = resumes[number + 1 :][:1]
+        after = {
+            slug: round_
+            for slug, (start, round_) in started.items()
+            if start >= resumes[number] and all(start < end for end in until)
+        }
+        text = f"the run was taken up again at {at}; after that ran {listed(list(after)) or 'no trial that ended'}"
+        before = {round_ for start, round_ in started.values() if start < resumes[number]}
+        if parted := sorted(before & set(after.values())):
+            one = len(parted) == 1
+            text += f"; round{'' if one else 's'} {listed([str(each) for each in parted])} "
+            text += f"{'has' if one else 'have'} trials from before and after it"
+        yield Note("resumed", None, None, text)
+
+
+def _instant(text: str) -> datetime:
+    return datetime.fromisoformat(text)
 
 
 def _caveats(

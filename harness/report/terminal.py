@@ -10,7 +10,7 @@ from rich.text import Text
 from harness.report import words
 from harness.report.markdown import ratio_cell, verdict_cell
 from harness.report.model import MainRow, Report
-from harness.report.text import NONE, between, hit_rate, percent, significant
+from harness.report.text import NONE, between, hit_rate, listed, percent, significant
 from harness.stats import LEVEL, Verdict
 
 WIDE = 136
@@ -33,8 +33,10 @@ def render_terminal(report: Report, width: int = WIDE) -> RenderableType:
     parts: list[RenderableType] = []
     if (progress := words.progress(report)) is not None:
         parts.append(Text(progress, style="bold red"))
+    parts.append(_table(report, wide=width >= WIDE))
+    if width < WIDE:
+        parts.append(Text(_left_out(report), style="dim"))
     parts += [
-        _table(report, wide=width >= WIDE),
         Text(words.verdict(report).replace("`", "")),
         Text(_proof(report), style="dim"),
     ]
@@ -59,11 +61,12 @@ def _table(report: Report, *, wide: bool) -> Table:
         "hit",
         *(["ideal"] if wide else []),
         f"{report.baseline}\nreq/s",
-        "ratio" if several else report.others[0],
+        *(["ratio" if several else f"{report.others[0]}\nratio"] if not wide else []),
+        *(["ratio of means" if several else f"{report.others[0]}\nratio of means"] if wide else []),
     ]
     for name in left:
         table.add_column(name, no_wrap=True)
-    for name in (*middle, "per-round range", *([f"{LEVEL:.0%} interval"] if wide else [])):
+    for name in (*middle, "per-round range", *([f"{LEVEL:.0%} interval of\ngeometric mean"] if wide else [])):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     for row in report.main:
@@ -80,6 +83,14 @@ def _table(report: Report, *, wide: bool) -> Table:
             Text(verdict_cell(row) if wide else row.throughput.verdict.value, style=style),
         )
     return table
+
+
+def _left_out(report: Report) -> str:
+    spoken = any(row.ttfp is not None for row in report.main)
+    return (
+        f"{listed(['ideal hit', 'interval', *(['TTFP'] if spoken else [])])}: in report.md, "
+        f"or a terminal of {WIDE} columns"
+    )
 
 
 def _ratio(row: MainRow) -> str:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from harness.report.measures import Hit, Spread
 from harness.stats import Interval
@@ -37,6 +37,20 @@ def between(interval: Interval | None) -> str:
     if interval is None:
         return NONE
     return f"{percent(interval.low)} .. {percent(interval.high)}"
+
+
+def mean_and_interval(geometric: float | None, interval: Interval | None) -> str:
+    """`−1.2% (−3.0% .. +0.7%)`; without an interval the mean alone."""
+    if geometric is None:
+        return NONE
+    return percent(geometric) if interval is None else f"{percent(geometric)} ({between(interval)})"
+
+
+def difference(ratio: float) -> str:
+    """A ratio of what should be equal: `equal`, `under ±0.1%`, `+0.3%`."""
+    if abs(ratio) < 1e-9:
+        return "equal"
+    return "under ±0.1%" if abs(ratio) < 0.001 else percent(ratio)
 
 
 def hit_rate(hit: Hit) -> str:
@@ -74,9 +88,9 @@ def listed(items: list[str]) -> str:
     return f"{', '.join(items[:-1])} and {items[-1]}"
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> str:
-    """A pipe table whose first `left` columns are aligned left, all others right."""
-    rule = ["---" if column < left else "---:" for column in range(len(head))]
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1, words: Collection[str] = ()) -> str:
+    """A pipe table whose first `left` columns and those headed `words` are aligned left, all others right."""
+    rule = ["---" if column < left or name in words else "---:" for column, name in enumerate(head)]
     lines = [head, rule, *rows]
     return "\n".join(f"| {' | '.join(_escaped(text) for text in line)} |" for line in lines)
 

@@ -37,7 +37,15 @@ def check_resumed(run: Path, folder: Path, trials: int) -> None:
     assert len(list(run.glob("trials/*/trial.json"))) == trials
     assert len(cells(run)) == trials * 5
     assert not list(run.rglob(".*.partial"))
-    assert json.loads((run / "manifest.json").read_text())["finished_at"]
+    manifest = json.loads((run / "manifest.json").read_text())
+    assert manifest["finished_at"]
+    (resumed_at,) = manifest["resumed_at"]
+    records = [json.loads(path.read_text()) for path in run.glob("trials/*/trial.json")]
+    after = [record for record in records if record["started_at"] >= resumed_at]
+    assert after
+    assert all(record["load_1m"] > 0 for record in records)
+    report = (run / "report.md").read_text()
+    assert f"the run was taken up again at {resumed_at}; after that ran r01-" in report
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda s: s.name)

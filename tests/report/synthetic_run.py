@@ -18,6 +18,7 @@ from harness.records import (
     Host,
     Manifest,
     MemoryPoint,
+    MetricsDelta,
     PlannedTrial,
     RequestRecord,
     SourceTree,
@@ -64,6 +65,13 @@ THROUGHPUT = {
 }
 HITS = {"warm": 0.4, "P1024_h0_c4": 0.0, "P1024_h94_c4": 0.926, "DEC100_c4": 0.003, "AUD_h94_c2": 0.925}
 IDEAL = {"warm": 0.4, "P1024_h0_c4": 0.0, "P1024_h94_c4": 0.9375, "DEC100_c4": 0.0, "AUD_h94_c2": 0.93}
+# The output cache's own counters of cache_on in round 1; they grow by a tenth of that a round.
+WORK = {
+    "P1024_h0_c4": {"steps_total": 40.0, "buffered_steps_total": 0.0, "rows_written_total": 8000.0},
+    "P1024_h94_c4": {"steps_total": 60.0, "buffered_steps_total": 45.0, "hit_tokens_total": 7680.0},
+    "DEC100_c4": {"steps_total": 100.0, "buffered_steps_total": 90.0, "copy_out_seconds_total": 0.05},
+    "AUD_h94_c2": {"steps_total": 200.0, "write_seconds_total": 0.02, "materialized_total": 10.0},
+}
 ANSWERS = ("the quick brown fox", "jumps over the dog", "and runs into the wood")
 
 
@@ -81,6 +89,12 @@ class SyntheticRun:
     rounds: int = 4
     third_arm: bool = False
     """Adds the arm `cache_new`, with the numbers of `cache_on`."""
+    resumed_at: tuple[str, ...] = ()
+    command: tuple[str, ...] = ("bench", "run", "scenarios/synthetic.yaml")
+    commit: str | None = "0" * 40
+    dirty: bool | None = False
+    published: bool = True
+    """Whether the server publishes the output cache's own counters."""
     invalid: tuple[tuple[str, str, str], ...] = ()
     """(slug, bench, reason)."""
 
@@ -115,13 +129,14 @@ class SyntheticRun:
             run="synthetic-20260101T000000Z",
             created_at="2026-01-01T00:00:00Z",
             finished_at=None if self.skip else "2026-01-01T01:00:00Z",
-            command=("bench", "run", "scenarios/synthetic.yaml"),
+            command=self.command,
+            resumed_at=self.resumed_at,
             scenario_file="scenarios/synthetic.yaml",
             scenario=json.loads(json.dumps(self.scenario.resolved())),
             scenario_sha256="5" * 64,
             plan=self.plan,
             versions={"omni-prefix-bench": "0.0.0", "torch": "0.0.0"},
-            sources=(SourceTree(name="harness", path="/synthetic", commit="0" * 40, dirty=False),),
+            sources=(SourceTree(name="harness", path="/synthetic", commit=self.commit, dirty=self.dirty),),
             host=Host(
                 hostname="synthetic-host",
                 platform="Linux",
@@ -149,8 +164,8 @@ class SyntheticRun:
             started_at=f"2026-01-01T00:{start:02d}:00Z",
             finished_at=f"2026-01-01T00:{start:02d}:50Z",
             argv=("python", "-m", "harness.tiny_omni", f"--prefix-caching={planned.arm}"),
-            env={"SYNTHETIC": "1"},
-            resolved={"prefix_caching": on},
+            env={"LD_LIBRARY_PATH": "/inherited", "OMP_NUM_THREADS": "2", "SYNTHETIC": "a b"},
+            resolved={"prefix_caching": on, "env": {"SYNTHETIC": "a b"}},
             resolved_sha256=("1" if on else "2") * 64,
             pid=1000 + start,
             port=9000 + start,
@@ -164,6 +179,7 @@ class SyntheticRun:
             memory_peak=MemoryPoint(rss=int(grown * 1.1), pss=int(grown)),
             benches=tuple(bench.name for bench in self.scenario.benches),
             stopped_by="died" if dead else "sigterm",
+            load_1m=0.5 * (start - 1),
             caveats=(Caveat(kind="preemption", message="2 requests were preempted", line=17, count=2),)
             if planned.slug == "r02-1-cache_on"
             else (),
@@ -220,12 +236,19 @@ class SyntheticRun:
                     rate=HITS[name] if on else None,
                     ideal=IDEAL[name] if on else 0.0,
                 ),
-                metrics=None,
+                metrics=self.metrics(planned, name),
                 memory=None,
                 client_lag_ms=3.0 + planned.round / 4 + (1.0 if audio else 0.0),
                 invalid=tuple(reason for slug, where, reason in self.invalid if (slug, where) == (planned.slug, name)),
             ),
         )
+
+    def metrics(self, planned: PlannedTrial, name: str) -> MetricsDelta | None:
+        if not self.published or planned.arm == "cache_off":
+            return None
+        grown = 1 + (planned.round - 1) / 10
+        delta = {f"prefix_cache:{series}": value * grown for series, value in WORK.get(name, {}).items()}
+        return MetricsDelta(before=(), after=(), delta={"vllm:prefix_cache_hits_total": 1.0, **delta})
 
     def requests(self, planned: PlannedTrial, name: str) -> tuple[RequestRecord, ...]:
         bench = next(bench for bench in self.scenario.benches if bench.name == name)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from report_tables import cells_by_pandas, rendered, rows
 from synthetic_run import SyntheticRun
 
 from harness.errors import RecordError
@@ -13,31 +14,6 @@ from harness.store import RunStore
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "report.md"
 DROPPED = ("r03-1-cache_off", "AUD_h94_c2", "stage-0 hit rate 71.0% is outside the ideal 93.0% ± 2.0%")
-
-
-def rendered(path, **changes):
-    return render_markdown(build_report(RunStore.open(SyntheticRun(path, **changes).write())), ())
-
-
-def section(report, title):
-    return report.split(f"## {title}\n")[1].split("\n## ")[0]
-
-
-def rows(report, title):
-    lines = [line for line in section(report, title).splitlines() if line.startswith("| ")]
-    head, _, *body = ([cell.strip() for cell in line.strip("|").split(" | ")] for line in lines)
-    return [dict(zip(head, row, strict=True)) for row in body]
-
-
-def cells_by_pandas(root):
-    """Every cell of a run, straight from its files: no code of the project."""
-    found = [
-        {**data, **data["cell"]}
-        for file in sorted(root.glob("trials/*/*.json"))
-        if file.name != "trial.json"
-        for data in [json.loads(file.read_text())]
-    ]
-    return pd.DataFrame(found)
 
 
 def test_report_is_the_golden_one(tmp_path):
@@ -68,13 +44,13 @@ def test_main_table_can_be_recomputed_from_the_files(tmp_path):
         if row["bench"].startswith("AUD"):
             ttfp = mine.median_audio_ttfp_ms.unstack("arm").mean()
             expected += f"; TTFP {100 * (ttfp.cache_on / ttfp.cache_off - 1):+.1f}%"
-        assert row["cache_on"] == expected.replace("-", "−")
+        assert row["cache_on, ratio of means"] == expected.replace("-", "−")
         assert row["per-round range"] == f"{100 * each.min():+.1f}% .. {100 * each.max():+.1f}%".replace("-", "−")
         assert row["rounds"] == str(len(by_round))
 
 
 def test_intervals_of_the_main_table_follow_the_textbook(tmp_path):
-    """The printed interval is mean ± t s / sqrt(n) of the log ratios, with t = 3.18245 for four rounds."""
+    """The geometric mean and its interval are exp of mean and mean ± t s / sqrt(n) of the log ratios; t is 3.18245."""
     root = SyntheticRun(tmp_path / "run").write()
     report = render_markdown(build_report(RunStore.open(root)), ())
     cells = cells_by_pandas(root)
@@ -85,8 +61,8 @@ def test_intervals_of_the_main_table_follow_the_textbook(tmp_path):
         by_round = cells[cells.bench == row["bench"]].pivot_table("request_throughput", "round", "arm")
         logs = (by_round.cache_on / by_round.cache_off).map(log)
         half = 3.18245 * logs.std() / 2
-        low, high = (100 * (exp(logs.mean() + side * half) - 1) for side in (-1, 1))
-        assert row["95% interval"] == f"{low:+.1f}% .. {high:+.1f}%".replace("-", "−")
+        low, centre, high = (100 * (exp(logs.mean() + side * half) - 1) for side in (-1, 0, 1))
+        assert row["geometric mean (95% interval)"] == f"{centre:+.1f}% ({low:+.1f}% .. {high:+.1f}%)".replace("-", "−")
 
 
 def test_parity_table_can_be_recomputed_from_the_files(tmp_path):
@@ -100,7 +76,7 @@ def test_parity_table_can_be_recomputed_from_the_files(tmp_path):
         frames.append(frame.assign(round=number, arm=arm, bench=file.name.split(".")[0]))
     texts = pd.concat(frames).pivot_table("text", ["bench", "round", "index"], "arm", aggfunc="first")
     equal = (texts.cache_off == texts.cache_on).groupby("bench").agg(["sum", "size"])
-    shown = [row for row in rows(report, "Output parity") if row["rounds"] == "all 4"]
+    shown = [row for row in rows(report, "Output parity") if row["rounds"] == "all rounds (4)"]
     assert len(shown) == 4
     for row in shown:
         expected = equal.loc[row["bench"]]
@@ -150,7 +126,7 @@ def test_run_without_a_single_trial_reports(tmp_path):
     report = rendered(tmp_path / "run", skip=tuple(trial.slug for trial in run.plan))
     assert "0 of 8 trials have a record" in report
     assert "4 are without a single valid round" in report
-    assert {row["cache_on"] for row in rows(report, "Request throughput against the baseline")} == {"—"}
+    assert {row["cache_on, ratio of means"] for row in rows(report, "Request throughput against the baseline")} == {"—"}
 
 
 def test_failed_trial_drops_its_round_and_is_named(tmp_path):

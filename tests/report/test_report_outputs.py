@@ -1,4 +1,5 @@
 import io
+import statistics
 import sys
 
 import pytest
@@ -6,6 +7,7 @@ from rich.console import Console
 from synthetic_run import THROUGHPUT, SyntheticRun
 
 from harness.report import build_report, draw_figures, regenerate, render_terminal
+from harness.report.terminal import WIDE
 from harness.store import RunStore
 
 
@@ -100,3 +102,31 @@ def test_several_arms_have_a_row_each(tmp_path):
     assert "| bench | arm | stage-0 hit |" in text
     assert "With `cache_new` against `cache_off`, of 4 benches" in text
     assert len(sizes((store.path / "figures").iterdir())) == 2
+
+
+def test_the_figure_prints_the_number_it_draws(store):
+    """Beside each diamond of the throughput figure stands the geometric mean that the diamond marks."""
+    from matplotlib.figure import Figure
+
+    from harness.report.figures import _throughput
+
+    axes = _throughput(build_report(store), Figure).axes[0]
+    drawn = [points.get_offsets()[0][0] for points in axes.collections if len(points.get_offsets()) == 1]
+    printed = [note.get_text().split()[0] for note in axes.texts]
+    assert len(drawn) == len(printed) == 4
+    for value, text, ratios in zip(drawn, printed, list(THROUGHPUT.values())[1:], strict=True):
+        quotients = [on / off for on, off in zip(ratios["cache_on"], ratios["cache_off"], strict=True)]
+        assert value == pytest.approx(100 * (statistics.geometric_mean(quotients) - 1))
+        assert text == f"{value:+.1f}%".replace("-", "\N{MINUS SIGN}")
+
+
+@pytest.mark.parametrize("width", [80, WIDE])
+def test_a_narrow_terminal_names_what_it_leaves_out(store, width):
+    """Under the width of the whole table, one line says which columns are in the report only."""
+    console = Console(width=width, file=io.StringIO())
+    console.print(render_terminal(build_report(store), width))
+    text = console.file.getvalue()
+    line = f"ideal hit, interval and TTFP: in report.md, or a terminal of {WIDE} columns"
+    assert (line in text) is (width < WIDE)
+    assert ("interval of" in text) is (width >= WIDE)
+    assert max(len(each.rstrip()) for each in text.splitlines()) <= width

@@ -2,7 +2,18 @@
 import pytest
 
 from harness.report.measures import Hit, Spread
-from harness.report.text import between, count, hit_rate, listed, percent, significant, spread, table
+from harness.report.text import (
+    between,
+    count,
+    difference,
+    hit_rate,
+    listed,
+    mean_and_interval,
+    percent,
+    significant,
+    spread,
+    table,
+)
 from harness.stats import Interval
 
 
@@ -45,6 +56,22 @@ def test_range_is_low_to_high():
     """A range reads `−2.6% .. +0.0%`; an absent one is a dash."""
     assert between(Interval(-0.026, 0.0)) == "−2.6% .. +0.0%"
     assert between(None) == "—"
+
+
+def test_a_mean_stands_before_its_interval():
+    """`−1.2% (−3.0% .. +0.7%)`; one round has a mean and no interval; no round has neither."""
+    assert mean_and_interval(-0.012, Interval(-0.03, 0.007)) == "−1.2% (−3.0% .. +0.7%)"
+    assert mean_and_interval(-0.012, None) == "−1.2%"
+    assert mean_and_interval(None, None) == "—"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [(0.0, "equal"), (-1e-16, "equal"), (0.0004, "under ±0.1%"), (-0.0004, "under ±0.1%"), (-0.0123, "−1.2%")],
+)
+def test_a_difference_of_nothing_is_called_equal(ratio, text):
+    """What should be equal and is, is `equal`; what differs never prints as zero."""
+    assert difference(ratio) == text
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,86 @@
+"""How to get a run's numbers again: the revision, the commands, and the server of each arm."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+
+from harness.records import SourceTree, TrialRecord
+from harness.report.model import Report
+
+_NARROWING = ("--only", "--rounds", "--arms")
+_WITH_VALUE = (*_NARROWING, "--out", "--resume")
+_SHOWN_PREFIXES = ("PREFIX_CACHE", "VLLM_", "OMP_")
+_SHOWN = ("CUDA_VISIBLE_DEVICES", "PYTHONUNBUFFERED")
+
+
+def reproduce(report: Report) -> str:
+    """The section; commands are to be run at the root of a checkout."""
+    manifest = report.manifest
+    copy = ("bench", "run", f"results/{manifest.run}/scenario.yaml", *narrowing(manifest.command))
+    blocks = [
+        *(line for tree in manifest.sources for line in _checkout(tree)),
+        "# the whole run",
+        shlex.join(manifest.command),
+        "# the same, from the copy of the scenario kept in the run's folder",
+        shlex.join(copy),
+        "# this report, from the records",
+        shlex.join(("bench", "report", f"results/{manifest.run}")),
+    ]
+    for arm in report.scenario.arms:
+        first = next((trial for trial in report.trials if trial.arm == arm), None)
+        if first is not None:
+            blocks += [f"# server of {arm} (resolved {first.resolved_sha256[:12]}{_revisions(first.sources)})"]
+            blocks += [" ".join((*_variables(first), shlex.join(first.argv)))]
+    return "\n\n".join(
+        (
+            "## How to reproduce",
+            "```bash\n" + "\n".join(blocks) + "\n```",
+            f"The resolved scenario's sha256 is `{manifest.scenario_sha256}`: a run with another one measured "
+            "something else.",
+        )
+    )
+
+
+def narrowing(command: Sequence[str]) -> tuple[str, ...]:
+    """The options of a `bench run` command that narrow its scenario, as they were given.
+
+    Where results go is left out: it changes nothing that is measured.
+    """
+    return tuple(_narrowing(command))
+
+
+def _narrowing(command: Sequence[str]) -> Iterator[str]:
+    words = iter(command)
+    for word in words:
+        name, joined, _ = word.partition("=")
+        if word == "--":
+            return
+        if name in _WITH_VALUE:
+            given = (word,) if joined else (word, next(words, ""))
+            if name in _NARROWING:
+                yield from given
+
+
+def _checkout(tree: SourceTree) -> Iterable[str]:
+    if tree.commit is None:
+        return (f"# {tree.name} was under no version control: which code ran is not known",)
+    if tree.dirty is False:
+        return (f"# {tree.name}, at the commit that ran", f"git checkout {tree.commit}")
+    state = "with local changes, which this does not bring back" if tree.dirty else "(whether unchanged, is not known)"
+    return (f"# {tree.name}, at the commit that ran {state}", f"git checkout {tree.commit}")
+
+
+def _revisions(sources: Iterable[SourceTree]) -> str:
+    return "".join(
+        f"; {tree.name} at {tree.commit or 'an unknown commit'}{' with local changes' if tree.dirty else ''}"
+        for tree in sources
+    )
+
+
+def _variables(trial: TrialRecord) -> Iterator[str]:
+    """The cache's and the engine's own variables, and those that the scenario sets: not what else was inherited."""
+    of_scenario = trial.resolved.get("env") or {}
+    for name, value in sorted(trial.env.items()):
+        if name.startswith(_SHOWN_PREFIXES) or name in _SHOWN or name in of_scenario:
+            yield f"{name}={shlex.quote(value)}"
