@@ -26,16 +26,18 @@ def slots_of(
         int64 [sum(counts)], `block_id * block_size + offset` of every token.
     """
     requests = len(counts)
-    total = int(counts.sum())
-    if total == requests and (requests == 0 or int(counts.min()) == 1):
+    position: npt.NDArray[np.integer] = computed[:requests]
+    if not np.count_nonzero(counts != 1):
         row: npt.NDArray[np.integer] = np.arange(requests)
-        position = np.asarray(computed[:requests], dtype=np.int64)
     else:
         row = np.repeat(np.arange(requests), counts)
         first = np.cumsum(counts) - counts
-        position = np.repeat(np.asarray(computed[:requests], dtype=np.int64) - first, counts) + np.arange(total)
-    block, offset = np.divmod(position, block_size)
-    slots: Slots = block_table[row, block].astype(np.int64) * block_size + offset
+        position = np.repeat(position - first, counts) + np.arange(len(row))
+    logical = position // block_size
+    # physical * size + offset, with offset = position - logical * size
+    slots: Slots = block_table[row, logical] - logical.astype(np.int64, copy=False)
+    slots *= block_size
+    slots += position
     return slots
 
 

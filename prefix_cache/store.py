@@ -44,6 +44,8 @@ class RowStore:
 
         A slot has one tenant: a key its tenant did not emit must not serve the last tenant's row.
         """
+        if not len(slots):
+            return
         for key, value in rows.items():
             mirror = self._mirrors.get(key)
             if mirror is None:
@@ -114,11 +116,18 @@ def _scatter(table: Tensor, slots: Slots, value: Tensor) -> None:
     """`table[slots] = value`, run by run where there are few long runs."""
     runs = _runs(slots)
     if runs is None:
-        table.index_copy_(0, torch.from_numpy(slots), value)
+        # numpy copies a row in one piece; torch's scatter goes element by element.
+        _whole_rows(table)[slots] = _whole_rows(value)
         return
     for start, stop in runs:
         first = int(slots[start])
         table[first : first + stop - start].copy_(value[start:stop])
+
+
+def _whole_rows(rows: Tensor) -> npt.NDArray[np.void]:
+    """A view with one opaque element per row, `rows` being contiguous."""
+    flat = rows.reshape(len(rows), -1)
+    return flat.view(torch.uint8).numpy().view(f"V{flat[0].nbytes}").reshape(-1)
 
 
 def _gather(table: Tensor, indices: Slots, out: Tensor) -> None:

@@ -373,3 +373,23 @@ def test_bounds_come_from_the_environment() -> None:
     assert (config.device_bytes, config.warm_bytes, config.num_blocks) == (1000, 0, 8)
     with pytest.raises(ConfigError, match=r"PREFIX_CACHE_STAGING_ROWS: found 'many'; allowed: a whole number"):
         CacheConfig.from_env(8, 4, frozenset(), {"PREFIX_CACHE_STAGING_ROWS": "many"})
+
+
+def test_a_step_of_no_tokens_is_a_step(cache: PrefixCache) -> None:
+    """Nothing scheduled, nothing saved, nothing handed out, and nothing breaks."""
+    fill(cache)
+    cache.begin_step({}, finished={"a"})
+    out = cache.materialize(save(cache, [], [], []), [])
+    assert out.rows == {"hidden": {}}
+    fill(cache, "b", 4.0)
+
+
+def test_rows_that_are_not_contiguous_are_stored_as_they_are(cache: PrefixCache) -> None:
+    """An owned row may be a piece of a wider tensor."""
+    wide = torch.arange(12.0).reshape(BLOCK, 3)[:, :2]
+    cache.begin_step({"a": BLOCK}, [NewRequest("a", 0, [0])])
+    slots = np.array([3, 1, 2, 0])
+    cache.discard(cache.save_step(["a"], np.array([BLOCK]), slots, {"hidden": wide}, owned=True))
+    cache.begin_step({"b": 1}, [NewRequest("b", BLOCK, [0, 1])], finished={"a"})
+    out = cache.materialize(save(cache, ["b"], [1], [4]), ["b"])
+    assert torch.equal(out.rows["hidden"]["b"][slots], wide)

@@ -1,0 +1,1 @@
+HIDDEN_KEY = "__hidden_states__"
