@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -81,7 +82,7 @@ class _Step:
 
     def spans(self) -> dict[str, tuple[int, int]]:
         ends = np.cumsum(self.counts).tolist()
-        return dict(zip(self.ids, zip([0, *ends[:-1]], ends, strict=True), strict=True))
+        return dict(zip(self.ids, pairwise([0, *ends]), strict=True))
 
 
 class PrefixCache:
