@@ -9,7 +9,7 @@
 The core knows no engine's types and imports only torch and numpy.
 """
 
-from prefix_cache.cache import NewRequest, PrefixCache, StepHandle, StepOutputs
+from prefix_cache.cache import PrefixCache
 from prefix_cache.config import CacheConfig
 from prefix_cache.copier import Copier, CudaCopier, InlineCopier
 from prefix_cache.errors import (
@@ -23,6 +23,7 @@ from prefix_cache.errors import (
 from prefix_cache.layout import EngineLayout
 from prefix_cache.slots import block_slots, slots_of
 from prefix_cache.stats import CacheStats
+from prefix_cache.step import NewRequest, StepHandle, StepOutputs
 
 __all__ = [
     "AbsentRow",

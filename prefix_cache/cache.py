@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from itertools import pairwise
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -26,63 +26,8 @@ from prefix_cache.pool import BufferPool, layout_of, row_bytes
 from prefix_cache.slots import Slots, block_slots
 from prefix_cache.staging import DecodeBuffer, ParkedRows, StagedRows, StepRows
 from prefix_cache.stats import CacheStats, Counters
+from prefix_cache.step import Hit, NewRequest, SavedStep, StepHandle, StepOutputs
 from prefix_cache.store import RowStore
-
-
-@dataclass(frozen=True, slots=True)
-class NewRequest:
-    """A request in its first step.
-
-    Parameters:
-        id: its name; a name that is still live is a continuation and no hit.
-        computed: prompt tokens found in the KV cache, a multiple of the block size.
-        blocks: physical blocks of the request, in order, at least those of `computed`.
-    """
-
-    id: str
-    computed: int
-    blocks: Sequence[int]
-
-
-@dataclass(frozen=True, slots=True)
-class StepHandle:
-    """A saved step, to be consumed exactly once."""
-
-    step: int
-
-
-@dataclass(frozen=True, slots=True)
-class StepOutputs:
-    """What one step produced, request by request.
-
-    Parameters:
-        rows: key -> request -> [hit + count, *row_shape]; the hit prefix stands in front in the request's first
-            step, and only there. The tensors stay valid as long as they are held; they must not be written to.
-        extra: what was passed to `save_step`, untouched.
-    """
-
-    rows: Mapping[str, Mapping[str, Tensor]]
-    extra: Any
-
-
-@dataclass(slots=True)
-class _Hit:
-    slots: Slots
-    read: Read
-
-
-@dataclass(slots=True)
-class _Step:
-    ids: Sequence[str]
-    counts: npt.NDArray[np.integer]
-    rows: StagedRows
-    hits: Mapping[str, _Hit]
-    extra: Any
-    given_up: set[str] = field(default_factory=set)
-
-    def spans(self) -> dict[str, tuple[int, int]]:
-        ends = np.cumsum(self.counts).tolist()
-        return dict(zip(self.ids, pairwise([0, *ends]), strict=True))
 
 
 class PrefixCache:
@@ -92,7 +37,8 @@ class PrefixCache:
     handle, once, with `materialize` or `discard`. All reads and writes of the store go through one ordered log, so
     each sees exactly the writes before it.
 
-    Every method raises CacheFailed once anything has failed, with the first error as its cause.
+    An error of `begin_step`, `save_step` or the log is final: what the engine has computed and what the store holds
+    may differ from then on. Every later call raises CacheFailed, with that first error as its cause.
 
     Parameters:
         config: sizes and bounds.
@@ -128,10 +74,10 @@ class PrefixCache:
         self._previous: set[str] = set()
         self._scheduled: Mapping[str, int] | None = None
         self._pure = False
-        self._hits: dict[str, _Hit] = {}
+        self._hits: dict[str, Hit] = {}
         self._steps = 0
         self._stamp: npt.NDArray[np.int64] = np.zeros(config.num_slots, dtype=np.int64)
-        self._open: dict[int, _Step] = {}
+        self._open: dict[int, SavedStep] = {}
         self._consuming = threading.Lock()
         self._closed = False
 
@@ -152,9 +98,21 @@ class PrefixCache:
             resumed: live requests whose blocks were replaced.
 
         Raises:
-            StepError: a hit that is not whole blocks, or has too few of them.
+            StepError: the last step had tokens and was not saved, or a hit is not whole blocks of the store.
         """
-        self._check()
+        with self._final():
+            self._begin(scheduled, new, finished, resumed)
+
+    def _begin(
+        self,
+        scheduled: Mapping[str, int],
+        new: Sequence[NewRequest],
+        finished: Collection[str],
+        resumed: Collection[str],
+    ) -> None:
+        unsaved = sum(self._scheduled.values()) if self._scheduled else 0
+        if unsaved:
+            raise StepError(f"begin_step: the last step computed {unsaved} tokens and was not saved")
         self._counters.steps_total += 1
         for hit in self._hits.values():
             hit.read.cancel()
@@ -176,9 +134,9 @@ class PrefixCache:
             if request.id in self._live:
                 self._counters.continuations_total += 1
                 continue
-            self._live.add(request.id)
             if request.computed:
                 self._hits[request.id] = self._plan_hit(request, scheduled.get(request.id, 0))
+            self._live.add(request.id)
 
     @torch.inference_mode()
     def save_step(
@@ -205,19 +163,19 @@ class PrefixCache:
             A handle to be consumed exactly once.
 
         Raises:
-            StepError: no step has begun, counts that do not sum to the slots or to what was scheduled, a required
-                key that is missing, rows too short or of another shape or dtype than before.
+            StepError: no step has begun, counts that are not those scheduled, slots outside the store, a required key
+                that is missing, rows too short or of another shape or dtype than before.
         """
-        self._check()
-        total = self._expect(ids, counts, slots)
-        staged = self._stage(slots, self._slice(rows, total), owned=owned)
-        self._steps += 1
-        if self._hits:
-            self._settle_hits(slots)
-        handle = StepHandle(self._steps)
-        self._open[handle.step] = _Step(ids, counts, staged, self._hits, extra)
-        self._hits = {}
-        return handle
+        with self._final():
+            planned = self._expect(ids, counts, slots)
+            staged = self._stage(slots, self._slice(rows, len(slots)), owned=owned)
+            self._steps += 1
+            if self._hits:
+                self._settle_hits(slots)
+            handle = StepHandle(self._steps)
+            self._open[handle.step] = SavedStep(tuple(ids), planned, staged, self._hits, extra)
+            self._hits = {}
+            return handle
 
     @torch.inference_mode()
     def materialize(self, handle: StepHandle, ids: Sequence[str]) -> StepOutputs:
@@ -296,43 +254,55 @@ class PrefixCache:
         finally:
             self._log.close()
 
-    def _check(self) -> None:
+    @contextmanager
+    def _final(self) -> Iterator[None]:
         if self._closed:
             raise StepError("the prefix cache is shut down")
         self._log.check()
+        try:
+            yield
+        except BaseException as error:
+            self._log.fail(error)
+            raise
 
-    def _plan_hit(self, request: NewRequest, count: int) -> _Hit:
+    def _plan_hit(self, request: NewRequest, count: int) -> Hit:
         size = self.config.block_size
         whole, rest = divmod(request.computed, size)
-        if rest:
+        if rest or whole < 0:
             raise StepError(f"hit of {request.id!r}: {request.computed} tokens are not whole blocks of {size}")
         if len(request.blocks) < whole:
             raise StepError(
                 f"hit of {request.id!r}: {request.computed} tokens need {whole} blocks, got {len(request.blocks)}"
             )
-        blocks = np.asarray(request.blocks[:whole], dtype=np.int64)
+        # A copy: the engine may hand over a view of its block table.
+        blocks = np.array(request.blocks[:whole], dtype=np.int64)
+        if _outside(blocks, self.config.num_blocks):
+            raise StepError(f"hit of {request.id!r}: found block ids outside 0..{self.config.num_blocks - 1}")
         self._counters.hits_total += 1
         self._counters.hit_tokens_total += request.computed
-        return _Hit(block_slots(blocks, size), self._read(blocks, count))
+        return Hit(block_slots(blocks, size), self._read(blocks, count))
 
     def _read(self, blocks: Slots, room: int) -> Read:
         read = Read(self._store, blocks, room, self._pool, self._counters)
         self._log.append(read)
         return read
 
-    def _expect(self, ids: Sequence[str], counts: npt.NDArray[np.integer], slots: Slots) -> int:
+    def _expect(self, ids: Sequence[str], counts: npt.NDArray[np.integer], slots: Slots) -> list[int]:
         scheduled, self._scheduled = self._scheduled, None
         if scheduled is None:
             raise StepError("save_step: no step has begun since the last save")
-        total, planned = int(counts.sum()), sum(scheduled.values())
-        if total != len(slots) or total != planned or len(ids) != len(counts):
+        planned: list[int] = counts.tolist()
+        if planned != [scheduled.get(request, 0) for request in ids]:
+            raise StepError("save_step: the requests and their counts are not those that were scheduled")
+        if len(slots) != sum(planned) or len(slots) != sum(scheduled.values()):
             raise StepError(
-                f"save_step: {len(ids)} requests, {len(counts)} counts that sum to {total}, {len(slots)} slots, "
-                f"scheduled were {planned}"
+                f"save_step: {len(slots)} slots for {sum(planned)} tokens, of {sum(scheduled.values())} scheduled"
             )
         if len(set(ids)) != len(ids):
             raise StepError("save_step: a request stands twice among the step's ids")
-        return total
+        if _outside(slots, self.config.num_slots):
+            raise StepError(f"save_step: found slots outside 0..{self.config.num_slots - 1}")
+        return planned
 
     def _slice(self, rows: Mapping[str, Tensor], total: int) -> dict[str, Tensor]:
         missing = self.config.required - rows.keys()
@@ -340,7 +310,7 @@ class PrefixCache:
             raise StepError(f"save_step: no rows of {', '.join(sorted(missing))}, which every token must have")
         sliced: dict[str, Tensor] = {}
         for key, value in rows.items():
-            if value.ndim < 2 or value.shape[0] < total:
+            if value.ndim < 2 or value.shape[0] < total or 0 in value.shape[1:]:
                 raise StepError(f"save_step: {key!r} is {tuple(value.shape)}, need at least [{total}, width]")
             known = self._layout.setdefault(key, (value.shape[1:], value.dtype))
             if known != (value.shape[1:], value.dtype):
@@ -368,7 +338,7 @@ class PrefixCache:
             ticket = self._budget.reserve(nbytes, f"a step of {count} tokens")
             take = StepRows.adopt if owned else StepRows.hold
             staged = take(rows, layout, count, self._copier, self._pool)
-            self._log.append(Write(self._store, slots, staged, ticket, self.config.wait_timeout, self._counters))
+            self._log.append(Write(self._store, slots.copy(), staged, ticket, self.config.wait_timeout, self._counters))
         if not owned:
             self._counters.copied_out_bytes_total += nbytes
         self._counters.copy_out_seconds_total += time.perf_counter() - start
@@ -395,7 +365,7 @@ class PrefixCache:
         slots = segment.slots[: segment.used]
         self._log.append(Write(self._store, slots, rows, segment.ticket, self.config.wait_timeout, self._counters))
 
-    def _consume(self, handle: StepHandle) -> _Step:
+    def _consume(self, handle: StepHandle) -> SavedStep:
         step = self._open.pop(handle.step, None)
         if step is None:
             raise StepError(f"step {handle.step} was consumed before, or never saved")
@@ -412,3 +382,8 @@ class PrefixCache:
         for request in ids:
             if request in step.hits:
                 step.hits[request].read.cancel()
+
+
+def _outside(indices: Slots, size: int) -> bool:
+    # Seen as unsigned, a negative index is larger than any size.
+    return bool(len(indices)) and int(indices.view(np.uint64).max()) >= size

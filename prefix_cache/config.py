@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -49,7 +50,7 @@ class CacheConfig:
                 raise ConfigError(f"{name}: found {value}; allowed: a whole number of at least 1")
         if self.warm_bytes < 0:
             raise ConfigError(f"warm_bytes: found {self.warm_bytes}; allowed: 0 or more")
-        if self.wait_timeout <= 0:
+        if not 0 < self.wait_timeout < math.inf:
             raise ConfigError(f"wait_timeout: found {self.wait_timeout}; allowed: seconds above 0")
 
     @classmethod

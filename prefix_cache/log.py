@@ -65,6 +65,8 @@ class OrderedLog:
             if len(self._pending) >= self._capacity:
                 self._wait(lambda: len(self._pending) < self._capacity, "a place in the log")
             self.check()
+            if self._closed:
+                raise CacheFailed("the prefix cache is shut down")
             self._pending.append((time.monotonic(), operation))
             self._changed.notify_all()
 

@@ -125,7 +125,7 @@ def test_a_live_request_that_comes_again_is_a_continuation(cache: PrefixCache) -
 def test_a_step_without_a_save_leaks_no_hit(cache: PrefixCache) -> None:
     """A hit planned in a step that saved nothing does not appear in the next one."""
     fill(cache)
-    cache.begin_step({"b": 1}, [NewRequest("b", BLOCK, [0, 1])], finished={"a"})
+    cache.begin_step({}, [NewRequest("b", BLOCK, [0, 1])], finished={"a"})
     cache.begin_step({"b": 1})
     out = cache.materialize(save(cache, ["b"], [1], [4], 2.0), ["b"])
     assert out.rows["hidden"]["b"].shape == (1, 2)
@@ -202,8 +202,14 @@ def test_a_hit_on_rows_of_the_same_step_reads_them(cache: PrefixCache) -> None:
 @pytest.mark.parametrize(
     ("ids", "counts", "slots", "given", "message"),
     [
-        (["a"], [2], [0], None, "counts that sum to 2, 1 slots, scheduled were 1"),
-        (["a"], [2], [0, 1], None, "counts that sum to 2, 2 slots, scheduled were 1"),
+        (["a"], [2], [0], None, "not those that were scheduled"),
+        (["a"], [2], [0, 1], None, "not those that were scheduled"),
+        (["b"], [1], [0], None, "not those that were scheduled"),
+        (["a"], [1], [0, 1], None, "2 slots for 1 tokens, of 1 scheduled"),
+        ([], [], [], None, "0 slots for 0 tokens, of 1 scheduled"),
+        (["a"], [1], [-1], None, r"slots outside 0..31"),
+        (["a"], [1], [32], None, r"slots outside 0..31"),
+        (["a"], [1], [0], {"hidden": torch.zeros(1, 0)}, "need at least"),
         (["a"], [1], [0], {"aux": torch.zeros(1, 2)}, "no rows of hidden"),
         (["a"], [1], [0], {"hidden": torch.zeros(0, 2)}, "need at least"),
         (["a"], [1], [0], {"hidden": torch.zeros(1)}, "need at least"),
@@ -216,7 +222,11 @@ def test_a_step_that_does_not_add_up_is_refused(
     fill(cache, "z")
     cache.begin_step({"a": 1}, [NewRequest("a", 0, [0])], finished={"z"})
     with pytest.raises(StepError, match=message):
-        cache.save_step(ids, np.array(counts), np.array(slots), given or rows(len(slots)))
+        cache.save_step(
+            ids, np.array(counts, dtype=np.int64), np.array(slots, dtype=np.int64), given or rows(len(slots))
+        )
+    with pytest.raises(CacheFailed, match=message):
+        cache.begin_step({})
 
 
 def test_a_save_needs_a_begun_step(cache: PrefixCache) -> None:
@@ -226,7 +236,13 @@ def test_a_save_needs_a_begun_step(cache: PrefixCache) -> None:
 
 @pytest.mark.parametrize(
     ("request_", "message"),
-    [(NewRequest("a", 3, [0]), "not whole blocks of 4"), (NewRequest("a", 8, [0]), "need 2 blocks, got 1")],
+    [
+        (NewRequest("a", 3, [0]), "not whole blocks of 4"),
+        (NewRequest("a", -4, [0]), "not whole blocks of 4"),
+        (NewRequest("a", 8, [0]), "need 2 blocks, got 1"),
+        (NewRequest("a", 4, [8]), r"block ids outside 0..7"),
+        (NewRequest("a", 4, [-1]), r"block ids outside 0..7"),
+    ],
 )
 def test_an_unaligned_or_uncovered_hit_is_refused(cache: PrefixCache, request_: NewRequest, message: str) -> None:
     with pytest.raises(StepError, match=message):
@@ -234,15 +250,20 @@ def test_an_unaligned_or_uncovered_hit_is_refused(cache: PrefixCache, request_: 
 
 
 def test_a_failed_write_is_raised_by_every_later_call() -> None:
-    """Slots outside the store fail the write on the worker; the engine learns it at its next call, and ever after."""
+    """A write that fails on the worker is learnt of at the engine's next call, and ever after."""
+
+    def fail(*_: object) -> None:
+        raise MemoryError("no room for a mirror")
+
     cache = make()
+    cache._store.write = fail
     cache.begin_step({"a": 1}, [NewRequest("a", 0, [0])])
-    handle = save(cache, ["a"], [1], [10_000])
+    handle = save(cache, ["a"], [1], [0])
     cache._log.drain()
     for call in (lambda: cache.begin_step({}), lambda: cache.materialize(handle, ["a"]), lambda: cache.discard(handle)):
-        with pytest.raises(CacheFailed, match="IndexError") as caught:
+        with pytest.raises(CacheFailed, match="no room for a mirror") as caught:
             call()
-        assert isinstance(caught.value.__cause__, IndexError)
+        assert isinstance(caught.value.__cause__, MemoryError)
     cache.shutdown()
 
 
@@ -393,3 +414,41 @@ def test_rows_that_are_not_contiguous_are_stored_as_they_are(cache: PrefixCache)
     cache.begin_step({"b": 1}, [NewRequest("b", BLOCK, [0, 1])], finished={"a"})
     out = cache.materialize(save(cache, ["b"], [1], [4]), ["b"])
     assert torch.equal(out.rows["hidden"]["b"][slots], wide)
+
+
+def test_a_step_that_was_never_saved_ends_the_cache(cache: PrefixCache) -> None:
+    """Its tokens are in the KV cache and its rows nowhere: a later hit would serve the last tenant's."""
+    fill(cache, "old", 1.0)
+    cache.begin_step({"y": BLOCK}, [NewRequest("y", 0, [0])], finished={"old"})
+    with pytest.raises(StepError, match="computed 4 tokens and was not saved"):
+        cache.begin_step({"z": 1}, [NewRequest("z", BLOCK, [0, 3])], finished={"y"})
+    with pytest.raises(CacheFailed, match="was not saved"):
+        save(cache, ["z"], [1], [12])
+
+
+def test_the_engine_may_reuse_whatever_it_passed(cache: PrefixCache) -> None:
+    """ids, counts, slots and block tables belong to the engine, which changes them as soon as a call returns."""
+    blocks = np.array([0, 1])
+    fill(cache, value=7.0)
+    fill_other = {"hidden": torch.full((BLOCK, 2), 9.0)}
+    cache.begin_step({"o": BLOCK}, [NewRequest("o", 0, [2])], finished={"a"})
+    cache.discard(cache.save_step(["o"], np.array([BLOCK]), np.arange(8, 12), fill_other))
+    ids, counts, slots = ["b", "c"], np.array([1, 2]), np.array([4, 16, 17])
+    cache.begin_step({"b": 1, "c": 2}, [NewRequest("b", BLOCK, blocks), NewRequest("c", 0, [4])], finished={"o"})
+    blocks[0] = 2
+    handle = cache.save_step(ids, counts, slots, {"hidden": torch.arange(3.0)[:, None].repeat(1, 2)})
+    ids.reverse()
+    counts[:] = [2, 1]
+    slots[:] = 31
+    out = cache.materialize(handle, ["b", "c"]).rows["hidden"]
+    assert out["b"][:, 0].tolist() == [7.0] * BLOCK + [0.0]
+    assert out["c"][:, 0].tolist() == [1.0, 2.0]
+
+
+def test_nothing_enters_a_closed_log() -> None:
+    cache = make()
+    cache.begin_step({"a": 1}, [NewRequest("a", 0, [0])])
+    cache._log.close()
+    with pytest.raises(CacheFailed, match="shut down"):
+        save(cache, ["a"], [1], [0])
+    cache.shutdown()
