@@ -22,6 +22,8 @@ Loc = tuple[str | int, ...]
 """Where a value stands: mapping keys and list positions from the top."""
 
 _MAX_VALUES = 100_000
+_MAX_DEPTH = 32
+_MAX_INT = 2**63
 
 
 class _Loader(yaml.SafeLoader):
@@ -139,6 +141,8 @@ class _Walk:
         self._count += 1
         if self._count > _MAX_VALUES:
             raise self._error(node, loc, f"more than {_MAX_VALUES} values (an alias of aliases?)", "a shorter file")
+        if len(loc) > _MAX_DEPTH:
+            raise self._error(node, loc[:3], f"values nested more than {_MAX_DEPTH} deep", "fewer levels")
         if loc:
             self.lines.setdefault(loc, node.start_mark.line + 1)
         kind = node.tag.removeprefix("tag:yaml.org,2002:")
@@ -155,6 +159,9 @@ class _Walk:
                 raise self._error(node, loc, f"{_short(node.value)} marked as {kind}", "a plain value") from error
             if isinstance(value, float) and not math.isfinite(value):
                 raise self._error(node, loc, _short(node.value), "a finite number")
+            if isinstance(value, int) and abs(value) > _MAX_INT:
+                raise self._error(node, loc, _short(node.value), "a number of 64 bits")
+            self._check_text(node, loc)
             return value
         raise self._error(node, loc, f"the tag {node.tag}", "plain YAML without tags")
 
@@ -164,6 +171,7 @@ class _Walk:
             if not isinstance(key_node, yaml.ScalarNode):
                 raise self._error(key_node, loc, "a key that is a mapping or a list", "text keys")
             key = key_node.value
+            self._check_text(key_node, loc)
             here = (*loc, key)
             if key_node.tag.endswith(":merge") or key == "<<":
                 raise self._error(key_node, here, "a merge key", "keys written out")
@@ -173,6 +181,13 @@ class _Walk:
             self.lines[here] = key_node.start_mark.line + 1
             data[key] = self.build(value_node, here)
         return data
+
+    def _check_text(self, node: yaml.ScalarNode, loc: Loc) -> None:
+        # Escapes in double quotes can write what no file, argument or variable can hold.
+        if "\0" in node.value:
+            raise self._error(node, loc, f"{_short(node.value)}, text with a NUL character", "text without it")
+        if any("\ud800" <= letter <= "\udfff" for letter in node.value):
+            raise self._error(node, loc, f"{_short(node.value)}, text with half a surrogate pair", "whole characters")
 
     def _error(self, node: yaml.Node, loc: Loc, found: str, allowed: str) -> ScenarioError:
         return ScenarioError(self._path, dotted(loc), found, allowed, node.start_mark.line + 1)

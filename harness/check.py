@@ -113,7 +113,8 @@ def check_report(scenario: Scenario, path: Path) -> CheckReport:
         path: the scenario's file; its folder is where a relative `tokenizer` starts.
 
     Raises:
-        UsageError: an arm's settings contradict each other, or the tokenizer is named and cannot be read.
+        UsageError: an arm's settings contradict each other or are not what its server takes, or the
+            tokenizer is named and cannot be read.
     """
     try:
         return _report(scenario, path)
@@ -157,10 +158,12 @@ def render_check(report: CheckReport) -> str:
 
 def _report(scenario: Scenario, path: Path) -> CheckReport:
     arms = [resolve_arm(scenario, name) for name in scenario.arms]
-    folder = find_tokenizer(scenario, path.parent)
-    tokenizer = None if folder is None else Tokenizer(folder)
     notes: list[str] = []
     kind = _kind(scenario, notes)
+    if kind is not None:
+        _refuse(arms, kind, scenario)
+    folder = find_tokenizer(scenario, path.parent)
+    tokenizer = None if folder is None else Tokenizer(folder)
     block_size = _block_size(arms, kind, notes)
     if tokenizer is None:
         notes.append(
@@ -191,6 +194,15 @@ def _kind(scenario: Scenario, notes: list[str]) -> ServerKind | None:
     except UsageError as error:
         notes.append(str(error))
         return None
+
+
+def _refuse(arms: Sequence[ResolvedArm], kind: ServerKind, scenario: Scenario) -> None:
+    """Raises what a run would raise before it starts a server."""
+    for arm in arms:
+        kind.check(arm, scenario)
+    sizes = {kind.block_size(arm) for arm in arms if kind.expects_caching(arm) is not False}
+    if len(sizes) > 1:
+        raise UsageError(f"arms: found block sizes {sorted(sizes)}; allowed: one for all arms that cache")
 
 
 def _block_size(arms: Sequence[ResolvedArm], kind: ServerKind | None, notes: list[str]) -> int | None:

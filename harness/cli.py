@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import sys
 from datetime import UTC, datetime
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,6 +39,10 @@ Rounds = Annotated[int | None, typer.Option(min=1, help="Another number of round
 Arms = Annotated[
     list[str] | None, typer.Option(help="Only these arms; repeat it for more; the baseline must be among them.")
 ]
+
+
+_BROKEN_PIPE = 141
+"""What a shell sees of a program that SIGPIPE ended."""
 
 
 def _print_version(wanted: bool) -> None:
@@ -103,17 +110,19 @@ def run(
                 "bench run --resume: found --only, --rounds or --arms; allowed: the run is as it was planned"
             )
         file = file or Path(manifest.scenario_file)
-    errors = Console(stderr=True)
+    errors = Console(stderr=True, markup=False, emoji=False, highlight=False)
     try:
         with progress(errors) as shown:
             runner = Runner(scenario, file, shown)
             result = runner.start(path, command_line()) if store is None else runner.resume(store)
-    except (KeyboardInterrupt, BenchError):
+    except (KeyboardInterrupt, BenchError, OSError):
         if (path / "manifest.json").exists():
-            errors.print(f"resume with: bench run --resume {path}", style="bold", highlight=False, soft_wrap=True)
+            errors.print(f"resume with: bench run --resume {shlex.quote(str(path))}", style="bold", soft_wrap=True)
         raise
     for trial in result.failed:
-        errors.print(trial.failure, style="red", highlight=False, soft_wrap=True)
+        errors.print(trial.failure, style="red", soft_wrap=True)
+    if store is not None and result.kept == len(store.manifest().plan):
+        errors.print(f"nothing left to do: every trial of {path} is finished", soft_wrap=True)
     valid = _finish(result.store, as_json)
     raise typer.Exit(ExitCode.OK if valid and not result.failed else ExitCode.INVALID)
 
@@ -123,10 +132,11 @@ def report(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory, results/<run>.")],
     as_json: Json = False,
 ) -> None:
-    """Write report.md and the figures anew, from the records alone."""
+    """Write report.md and the figures anew, from the records alone; exits as the run did."""
     from harness.store import RunStore
 
-    _finish(RunStore.open(run), as_json)
+    valid = _finish(RunStore.open(run), as_json)
+    raise typer.Exit(ExitCode.OK if valid else ExitCode.INVALID)
 
 
 @serve.command(
@@ -142,14 +152,29 @@ def tiny_omni(context: typer.Context) -> None:
 
 def main() -> None:
     """Entry point: every error a person can cause or mend is one message and an exit code of the design."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            # A terminal that lacks a minus sign must not cost anybody a report.
+            stream.reconfigure(errors="replace")
     try:
         app(standalone_mode=True)
+    except BrokenPipeError:
+        # The reader has gone; Python's own flush at exit must not complain either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(_BROKEN_PIPE)
+    except OSError as error:
+        print(f"bench: {_said(error)}", file=sys.stderr)
+        sys.exit(ExitCode.FAILURE)
     except BenchError as error:
         print(f"bench: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         print("bench: interrupted", file=sys.stderr)
         sys.exit(ExitCode.INTERRUPTED)
+
+
+def _said(error: OSError) -> str:
+    return ": ".join(str(part) for part in (error.filename, error.strerror or error) if part is not None)
 
 
 def _finish(store: RunStore, as_json: bool) -> bool:
@@ -166,9 +191,9 @@ def _finish(store: RunStore, as_json: bool) -> bool:
         typer.echo(json.dumps({**to_json(report), "report": str(path)}, indent=1))
     else:
         # A file or a pipe has no width of its own: give the table what it needs.
-        console = Console(width=None if sys.stdout.isatty() else WIDE)
+        console = Console(width=None if sys.stdout.isatty() else WIDE, markup=False, emoji=False, highlight=False)
         console.print(render_terminal(report, console.width))
-        console.print(f"report: {path}", highlight=False, soft_wrap=True)
+        console.print(f"report: {path}", soft_wrap=True)
     return report.valid
 
 

@@ -53,9 +53,9 @@ class _Live:
 
         self._console = console
         self.bars = Bars(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=28),
-            TextColumn("{task.fields[count]}"),
+            TextColumn("{task.fields[count]}", markup=False),
             TimeElapsedColumn(),
             TimeRemainingColumn(compact=True),
             TextColumn("left"),
@@ -74,7 +74,7 @@ class _Live:
     def trial(self, trial: PlannedTrial, number: int, total: int) -> None:
         self._trial = f"trial {number}/{total} {trial.arm}"
         self.bars.update(self._whole, description=self._trial)
-        self._console.print(f"[bold]{trial.slug}[/]", highlight=False)
+        self._line(trial.slug, "bold")
 
     def phase(self, what: str) -> None:
         self.bars.update(self._whole, description=f"{self._trial}: {what}")
@@ -95,9 +95,15 @@ class _Live:
     def cell(self, cell: CellRecord) -> None:
         hit = cell.cell.hit_rate
         rate = "" if hit is None or hit.rate is None else f"  hit {hit.rate:6.1%}"
-        verdict = "" if not cell.cell.invalid else f"  [red]invalid: {cell.cell.invalid[0]}[/]"
-        line = f"  {cell.cell.bench:<20} {cell.request_throughput:8.3f} req/s{rate}{verdict}"
-        self._console.print(line, highlight=False)
+        verdict = "" if not cell.cell.invalid else f"  invalid: {cell.cell.invalid[0]}"
+        line = f"  {cell.cell.bench:<20} {cell.request_throughput:8.3f} req/s{rate}"
+        self._line(line, "", verdict)
+
+    def _line(self, text: str, style: str, bad: str = "") -> None:
+        # Assembled, not marked up: a reason may hold brackets.
+        from rich.text import Text
+
+        self._console.print(Text.assemble((text, style), (bad, "red")), highlight=False)
 
 
 @contextmanager

@@ -271,4 +271,6 @@ class Manifest(Record):
     """Per bench, with the cache on."""
     resumed_at: tuple[str, ...] = ()
     """When an interrupted run was taken up again; trials that started later were measured after that."""
+    tokenizer_sha256: str | None = None
+    """Of the tokenizer.json that the prompts were made with; null in runs from before it was recorded."""
     finished_at: str | None = None

@@ -6,19 +6,20 @@ import asyncio
 import json
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import ValidationError
+
 import harness
-from harness.errors import ResumeError, UsageError
+from harness.errors import RecordError, ResumeError, UsageError
 from harness.plan import make_plan
 from harness.progress import Progress
 from harness.provenance import host, source_tree, utc_now, versions
 from harness.records import Manifest, SourceTree, TrialRecord
 from harness.scenario import Scenario, scenario_sha256
-from harness.servers.arm import ResolvedArm, resolve_arm
-from harness.servers.kinds import ServerKind, server_kind
+from harness.servers.kinds import resolve_server
 from harness.servers.process import recover
 from harness.store import RunStore
 from harness.trial import Load, Trial
@@ -54,8 +55,7 @@ class Runner:
 
     def __init__(self, scenario: Scenario, scenario_file: Path, progress: Progress) -> None:
         self._scenario, self._file, self._progress = scenario, scenario_file, progress
-        self._kind: ServerKind = server_kind(scenario.server.kind)
-        self._arms: dict[str, ResolvedArm] = {name: resolve_arm(scenario, name) for name in scenario.arms}
+        self._kind, self._arms = resolve_server(scenario, scenario_file)
         folder = find_tokenizer(scenario, scenario_file.parent)
         if folder is None:
             raise UsageError(
@@ -79,6 +79,7 @@ class Runner:
             sources=(our_source(),),
             host=host(),
             ideal_hit_rates={load.bench.name: load.ideal for load in loads},
+            tokenizer_sha256=self._tokenizer.sha256,
         )
         store = RunStore.create(path, manifest, self._file.read_bytes())
         return self._carry_out(store, loads)
@@ -89,7 +90,12 @@ class Runner:
         Raises:
             ResumeError: what is here now is not what the finished trials were measured with.
         """
-        changes = differences(store.manifest(), self._scenario)
+        manifest = store.manifest()
+        changes = differences(manifest, self._scenario, self._tokenizer.sha256)
+        finished = [record for trial in manifest.plan if (record := store.finished(trial)) is not None]
+        for name, arm in self._arms.items():
+            changes += arm_differences(name, finished, self._kind.versions(arm))
+        changes = list(dict.fromkeys(changes))
         if changes:
             raise ResumeError(
                 f"{store.path}: cannot be resumed, its finished trials were measured with something else:\n  "
@@ -103,7 +109,14 @@ class Runner:
             plan = manifest.plan
             for trial in plan:
                 recover(store.trial_dir(trial))
-            done = {trial.slug for trial in plan if store.finished(trial) is not None}
+            benches = tuple(load.bench.name for load in loads)
+            done = {
+                trial.slug
+                for trial in plan
+                if (record := store.finished(trial)) is not None and store.whole(record, benches)
+            }
+            if manifest.finished_at is not None and len(done) == len(plan):
+                return RunResult(store, (), len(done))
             if resuming and len(done) < len(plan):
                 resumed = {"resumed_at": (*manifest.resumed_at, utc_now()), "finished_at": None}
                 store.write_manifest(manifest.model_copy(update=resumed))
@@ -173,11 +186,24 @@ def our_source() -> SourceTree:
     return source_tree(Path(harness.__file__).parent, "omni-prefix-bench")
 
 
-def differences(manifest: Manifest, scenario: Scenario) -> list[str]:
-    """What has changed since a run was started, one line each; empty when it may be resumed."""
+def differences(manifest: Manifest, scenario: Scenario, tokenizer_sha256: str) -> list[str]:
+    """What has changed since a run was started, one line each; empty when it may be resumed.
+
+    Raises:
+        RecordError: the manifest's scenario is not one.
+    """
     changes = []
-    if manifest.scenario_sha256 != scenario_sha256(scenario):
-        changes += [f"scenario: {key}" for key in changed_keys(manifest.scenario, scenario.resolved())]
+    recorded = scenario_of(manifest)
+    if manifest.scenario_sha256 != scenario_sha256(recorded):
+        changes.append("manifest.json: its scenario was edited")
+    if manifest.plan != make_plan(recorded):
+        changes.append("manifest.json: its plan is not the one of its scenario")
+    if scenario_sha256(recorded) != scenario_sha256(scenario):
+        changes += [f"scenario: {key}" for key in changed_keys(recorded.resolved(), scenario.resolved())]
+    elif manifest.plan != make_plan(scenario) and manifest.plan == make_plan(recorded):
+        changes.append("scenario: the order of its arms")
+    if manifest.tokenizer_sha256 not in (None, tokenizer_sha256):
+        changes.append(f"sha256 of the tokenizer: was {manifest.tokenizer_sha256}, is {tokenizer_sha256}")
     now = versions()
     for name in sorted(manifest.versions.keys() | now.keys()):
         before, after = manifest.versions.get(name, "not installed"), now.get(name, "not installed")
@@ -188,6 +214,28 @@ def differences(manifest: Manifest, scenario: Scenario) -> list[str]:
         if tree.name == source.name and (tree.commit, tree.dirty) != (source.commit, source.dirty):
             changes.append(f"commit of {tree.name}: was {_commit(tree)}, is {_commit(source)}")
     return changes
+
+
+def arm_differences(arm: str, trials: Sequence[TrialRecord], now: Mapping[str, str]) -> list[str]:
+    """What the server of an arm runs on now that its finished trials did not run on, one line each.
+
+    Parameters:
+        trials: finished ones, of any arm.
+        now: versions of the distributions that the server would run on.
+    """
+    changes = []
+    for trial in trials:
+        if trial.arm != arm:
+            continue
+        for name in sorted(trial.versions.keys() | now.keys()):
+            before, after = trial.versions.get(name, "not installed"), now.get(name, "not installed")
+            if before != after:
+                changes.append(f"arm {arm}: version of {name} was {before}, is {after}")
+        for tree in trial.sources:
+            found = source_tree(Path(tree.path), tree.name)
+            if (tree.commit, tree.dirty) != (found.commit, found.dirty):
+                changes.append(f"arm {arm}: source commit was {_commit(tree)}, is {_commit(found)}")
+    return list(dict.fromkeys(changes))
 
 
 def changed_keys(before: object, after: object, at: str = "") -> list[str]:
@@ -206,8 +254,18 @@ def changed_keys(before: object, after: object, at: str = "") -> list[str]:
 
 
 def scenario_of(manifest: Manifest) -> Scenario:
-    """The scenario a run was started with, narrowed as it was then."""
-    return Scenario.model_validate_json(json.dumps(manifest.scenario))
+    """The scenario a run was started with, narrowed as it was then.
+
+    Raises:
+        RecordError: the manifest's scenario does not validate.
+    """
+    try:
+        # Through JSON text: only there do strict models take a list for a tuple.
+        return Scenario.model_validate_json(json.dumps(manifest.scenario))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise RecordError(f"manifest.json of {manifest.run}: scenario.{where}: {first['msg']}") from None
 
 
 def command_line() -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pydantic_core import PydanticCustomError
 
 from harness._scenario_errors import describe, first_error
+from harness._scenario_secrets import refuse_secrets
 from harness._scenario_yaml import Document, Loc, Row, read_document, read_table
 from harness.errors import ScenarioError, UsageError
 
@@ -29,9 +30,20 @@ Endpoint = Literal["chat", "completions"]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$", max_length=80)]
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
+# Bounds no measurement comes near: what lies beyond is a slip, and would exhaust this machine's memory.
+Prompts = Annotated[int, Field(ge=1, le=1_000_000)]
+Tokens = Annotated[int, Field(ge=0, le=10_000_000)]
+SomeTokens = Annotated[int, Field(ge=1, le=10_000_000)]
+Concurrency = Annotated[int, Field(ge=1, le=100_000)]
+Rounds = Annotated[int, Field(ge=1, le=10_000)]
+Rate = Annotated[float, Field(ge=1e-6)]
+Burstiness = Annotated[float, Field(ge=1e-3)]
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
 Seconds = Annotated[float, Field(gt=0.0)]
 Scalar = str | int | float | bool
+
+RESERVED_BODY = frozenset({"model", "messages", "prompt", "stream", "n"})
+"""Keys that `extra_body` may not change: the client could no longer tell what it measures."""
 
 
 class Frozen(BaseModel):
@@ -51,6 +63,8 @@ class Server(Frozen):
     """How the server under test is started, for every arm.
 
     `args` become `--key value` (true: the bare flag, false: `--no-key`), `deploy` is a vLLM-Omni deploy overlay.
+    `${NAME}` in a value of `args` or `env` is a variable of bench's own environment, looked up at the start and
+    recorded nowhere. A relative `source`, and a relative `python` with a slash in it, start at the file's folder.
     """
 
     kind: ServerKind
@@ -84,26 +98,26 @@ class Bench(Frozen):
     dataset: Dataset
     modalities: tuple[Modality, ...] = ("text",)
     endpoint: Endpoint = "chat"
-    concurrency: Positive
-    prompts: Positive
+    concurrency: Concurrency
+    prompts: Prompts
     seed: Count
-    output: Positive
-    request_rate: Annotated[float, Field(gt=0.0)] | None = None
+    output: SomeTokens
+    request_rate: Rate | None = None
     """Open-loop arrivals per second; None is the closed loop with `concurrency` in flight."""
-    burstiness: Annotated[float, Field(gt=0.0)] | None = None
+    burstiness: Burstiness | None = None
     """Shape of the gamma-distributed gaps (1: Poisson); None with a request_rate: constant gaps."""
     ignore_eos: bool = True
     extra_body: dict[str, Any] = {}
     reported: bool = True
     """False for `warm`: run and recorded, left out of the tables."""
     # dataset: random
-    shared_prefix: Count | None = None
-    random_len: Count | None = None
+    shared_prefix: Tokens | None = None
+    random_len: Tokens | None = None
     range_ratio: Share | None = None
     # dataset: prefix_repetition
-    prefix_len: Positive | None = None
-    suffix_len: Positive | None = None
-    num_prefixes: Positive | None = None
+    prefix_len: SomeTokens | None = None
+    suffix_len: SomeTokens | None = None
+    num_prefixes: Prompts | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -112,8 +126,8 @@ class Bench(Frozen):
         return self
 
     def _refusals(self) -> Iterator[PydanticCustomError]:
-        if self.name == "trial":
-            yield _refusal("'trial', the name of another record", "any other name", "name")
+        if self.name in _RESERVED_NAMES:
+            yield _refusal(f"{self.name!r}, the name of another record", "any other name", "name")
         for dataset, columns in _SHAPE.items():
             for column in columns:
                 value = getattr(self, column)
@@ -153,6 +167,8 @@ _COLUMNS: dict[Dataset, tuple[str, ...]] = {
         "name", "prefix_len", "suffix_len", "num_prefixes", "output", "concurrency", "prompts", "seed"
     ),
 }  # fmt: skip
+# What a trial's folder holds beside its cells.
+_RESERVED_NAMES = ("trial", "server")
 # numpy's legacy generator, which dataset prefix_repetition draws from, takes 32 bits.
 _MAX_SEED = 2**32 - 1
 
@@ -179,7 +195,7 @@ class Header(Frozen):
     """A `tokenizer.json` or a folder that holds one; None: the server kind's own, else `model` as a folder."""
     server: Server
     arms: dict[Name, Arm]
-    rounds: Positive
+    rounds: Rounds
     order: Order = "abba"
     seed: Count = 0
     """Seeds the `random` order."""
@@ -241,10 +257,20 @@ class Block(Frozen):
     endpoint: Endpoint = "chat"
     ignore_eos: bool = True
     extra_body: dict[str, Any] = {}
-    request_rate: Annotated[float, Field(gt=0.0)] | Literal["inf"] | None = None
-    burstiness: Annotated[float, Field(gt=0.0)] | None = None
+    request_rate: Rate | Literal["inf"] | None = None
+    burstiness: Burstiness | None = None
     reported: bool = True
     table: str
+
+    @model_validator(mode="after")
+    def _check_extra_body(self) -> Self:
+        for key in self.extra_body:
+            if key in RESERVED_BODY:
+                raise _refusal(f"{key!r}", f"any key but {', '.join(sorted(RESERVED_BODY))}", "extra_body", key)
+        variables = self.extra_body.get("chat_template_kwargs")
+        if variables is not None and not isinstance(variables, dict):
+            raise _refusal(describe(variables), "a mapping", "extra_body", "chat_template_kwargs")
+        return self
 
 
 class ScenarioFile(Header):
@@ -261,6 +287,7 @@ def load_scenario(path: Path | str) -> Scenario:
     """
     document = read_document(Path(path))
     file = _validate(ScenarioFile, document.data, document, document.error)
+    refuse_secrets(document)
     benches: list[Bench] = []
     first_line: dict[str, int] = {}
     for position, block in enumerate(file.workloads):
@@ -276,7 +303,27 @@ def load_scenario(path: Path | str) -> Scenario:
             first_line[bench.name] = row.line
             benches.append(bench)
     header = {field.alias or name: getattr(file, name) for name, field in Header.model_fields.items()}
+    header["server"] = _placed(file.server, document, ("server",))
+    header["arms"] = {name: _placed(arm, document, ("arms", name)) for name, arm in file.arms.items()}
     return Scenario.model_validate({**header, "benches": tuple(benches)})
+
+
+_Placed = TypeVar("_Placed", Server, Arm)
+
+
+def _placed(settings: _Placed, document: Document, loc: Loc) -> _Placed:
+    """The settings with absolute paths, so that a run can be resumed from any folder."""
+    update: dict[str, str] = {}
+    for key, value in (("python", settings.python), ("source", settings.source)):
+        # A bare interpreter's name is looked up on PATH.
+        if value is None or (key == "python" and "/" not in value):
+            continue
+        try:
+            # Not resolved: a virtual environment's interpreter is known by the link it is called through.
+            update[key] = str((document.path.parent / Path(value).expanduser()).absolute())
+        except RuntimeError:
+            raise document.error((*loc, key), describe(value), "the path of somebody known here") from None
+    return settings.model_copy(update=update)
 
 
 def scenario_sha256(scenario: Scenario) -> str:
@@ -347,7 +394,7 @@ def _read_block(document: Document, loc: Loc, block: Block) -> Iterator[tuple[Ro
 
         def at(place: Loc, found: str, allowed: str, row: Row = row) -> ScenarioError:
             if place and place[0] not in row.cells:
-                return document.error((*loc, place[0]), found, allowed)
+                return document.error((*loc, *place), found, allowed)
             part = f"row {row.cells['name']!r}" + (f" column {place[0]!r}" if place else "")
             return document.error(table, found, allowed, line=row.line, part=part)
 

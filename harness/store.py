@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -18,7 +19,7 @@ from pydantic import ValidationError
 
 from harness.atomic import write_atomic
 from harness.errors import RecordError, UsageError
-from harness.records import CellRecord, Manifest, PlannedTrial, Record, RequestRecord, TrialRecord
+from harness.records import SCHEMA, CellRecord, Manifest, PlannedTrial, Record, RequestRecord, TrialRecord
 
 R = TypeVar("R", bound=Record)
 
@@ -117,6 +118,19 @@ class RunStore:
         record = _read(path, TrialRecord)
         return record if record.status == "finished" else None
 
+    def whole(self, record: TrialRecord, benches: Sequence[str]) -> bool:
+        """Whether a finished trial still has a cell of each bench, and one line of requests for each prompt."""
+        if set(record.benches) != set(benches):
+            return False
+        try:
+            return all(
+                len(self.requests(record, bench))
+                == _read(self.trial_dir(record) / f"{bench}.json", CellRecord).num_prompts
+                for bench in benches
+            )
+        except RecordError:
+            return False
+
     def trials(self) -> tuple[TrialRecord, ...]:
         """The trials that ended, well or not, in the order of the plan."""
         paths = (self.trial_dir(trial) / "trial.json" for trial in self.manifest().plan)
@@ -149,11 +163,24 @@ def _load(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise RecordError(f"{path}: cannot be read: {error.strerror}") from None
+        raise RecordError(f"{path}: cannot be read: {error.strerror}{_mend(path)}") from None
 
 
 def _read(path: Path, kind: type[R]) -> R:
-    return _parse(_load(path), path, kind)
+    data = _load(path)
+    _check_schema(data, path)
+    return _parse(data, path, kind)
+
+
+def _check_schema(data: bytes, path: Path) -> None:
+    # Before the keys: another version may well have others.
+    try:
+        values = json.loads(data)
+        found = values.get("schema_version", values.get("cell", {}).get("schema_version", SCHEMA))
+    except (ValueError, AttributeError):
+        return
+    if found != SCHEMA:
+        raise RecordError(f"{path}: schema_version: found {json.dumps(found)}; allowed: {SCHEMA}")
 
 
 def _parse(data: bytes, path: Path, kind: type[R]) -> R:
@@ -162,4 +189,13 @@ def _parse(data: bytes, path: Path, kind: type[R]) -> R:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the whole file"
-        raise RecordError(f"{path}: not a {kind.__name__} of this version: {where}: {first['msg']}") from None
+        raise RecordError(
+            f"{path}: not a {kind.__name__} of this version: {where}: {first['msg']}{_mend(path)}"
+        ) from None
+
+
+def _mend(path: Path) -> str:
+    trial = path.parent
+    if trial.parent.name != "trials":
+        return ""
+    return f"; to measure this trial again: delete {trial}, then bench run --resume {trial.parent.parent}"

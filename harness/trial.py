@@ -6,12 +6,21 @@ import asyncio
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cached_property
 
 import aiohttp
 
 from harness.client import LoadResult, run_load, summarise, to_records
-from harness.errors import BenchError, CounterReset, MetricAbsent, ServerDied
+from harness.errors import (
+    BenchError,
+    CounterReset,
+    HarnessFailure,
+    MetricAbsent,
+    ServerDied,
+    ServerNotReady,
+    SettleTimeout,
+)
 from harness.progress import Progress
 from harness.provenance import source_tree, utc_now
 from harness.records import (
@@ -35,11 +44,12 @@ from harness.telemetry.log_scan import scan_log
 from harness.telemetry.memory import MemorySampler
 from harness.telemetry.scrape import Scrape, scrape
 from harness.telemetry.settle import settle
-from harness.validity import cell_invalid
+from harness.validity import cell_caveats, cell_invalid
+from harness.watchdog import PATIENCE_S, called_off, hung
 from harness.workloads import Prompt, Tokenizer
 
 _SETTLE_S = 60.0
-_CLIENT_LAG_MS = 50.0
+_HUNG = "the server stopped answering"
 _STATUS_READS, _STATUS_S = 40, 0.05
 
 
@@ -112,6 +122,8 @@ class Trial:
         except BenchError as error:
             error.args = (self._named(str(error), launch),)
             raise
+        if stopped.stopped_by == "died" and self._facts.failure is None:
+            self._facts.failure = self._named("the server died after its last bench", launch)
         record = self._record(launch, server.pid, started_at, load_1m, stopped)
         self._store.write_trial(record)
         return record
@@ -123,9 +135,7 @@ class Trial:
             pid = self._kind.stage0_pid(server.guard_pid)
             with MemorySampler(pid, server.guard_pid, launch.trial_dir / "samples.csv") as memory:
                 try:
-                    facts.first_request = await first_request(
-                        session, launch.base_url, launch.model_name, self._planned.slug
-                    )
+                    facts.first_request = await self._first_request(session, server, launch)
                     facts.cache_config = cache_config(await scrape(session, launch.base_url))
                     verify_arm(self._expects_caching, facts.cache_config)
                     facts.memory_ready = memory.point()
@@ -137,6 +147,16 @@ class Trial:
                     facts.failure = self._named(f"{await _death(server)}: {error}", launch)
                 facts.memory_end, facts.memory_peak = memory.point(), memory.peak
 
+    async def _first_request(self, session: aiohttp.ClientSession, server: ServerProcess, launch: Launch) -> float:
+        try:
+            return await first_request(session, launch.base_url, launch.model_name, self._planned.slug)
+        except ServerNotReady as error:
+            # A dying server may still refuse: its death is what is to be told, and costs one trial, not the run.
+            await _death(server)
+            if server.alive:
+                raise
+            raise ServerDied(str(error)) from error
+
     async def _measure(
         self,
         load: Load,
@@ -145,33 +165,68 @@ class Trial:
         launch: Launch,
         memory: MemorySampler,
     ) -> None:
-        bench, rule = load.bench, self._kind.settle_rule
+        bench = load.bench
         self._progress.bench(bench.name, len(load.prompts), load.cost)
-        before = await settle(session, launch.base_url, rule, _SETTLE_S)
+        before = await self._settle(session, launch)
         started_at = utc_now()
-        result = await run_load(
-            bench,
-            load.prompts,
-            base_url=launch.base_url,
-            model=launch.model_name,
-            on_progress=lambda done, _total: self._progress.request(done),
-            timeout_s=self._scenario.server.request_timeout,
-        )
         reasons: list[str] = []
         after: Scrape | None = None
-        try:
-            after = await settle(session, launch.base_url, rule, _SETTLE_S)
-        except ServerDied:
-            reasons.append("the server process died")
-            self._facts.failure = self._named(f"{await _death(server)} during bench {bench.name}", launch)
-        cell = self._cell(load, result, before, after, started_at, memory.point(), reasons)
+        result = await self._watched(load, session, launch)
+        lag_ms = None if result is None else result.client_lag_ms
+        if result is None:
+            result = called_off(len(load.prompts), datetime.fromisoformat(started_at), _HUNG)
+            reasons.append(_HUNG)
+            self._facts.failure = self._named(f"{_HUNG} during bench {bench.name}", launch)
+        else:
+            try:
+                after = await self._settle(session, launch)
+            except ServerDied:
+                death = await _death(server)
+                reasons.append(_HUNG if server.alive else "the server process died")
+                self._facts.failure = self._named(f"{death} during bench {bench.name}", launch)
+        cell = self._cell(load, result, lag_ms, before, after, started_at, memory.point(), reasons)
         self._facts.benches.append(bench.name)
         self._progress.cell(cell)
+
+    async def _settle(self, session: aiohttp.ClientSession, launch: Launch) -> Scrape:
+        try:
+            return await settle(session, launch.base_url, self._kind.settle_rule, _SETTLE_S)
+        except SettleTimeout:
+            raise
+        except HarnessFailure as error:
+            # A server that leaves a scrape without any answer is as good as dead: it costs its trial, not the run.
+            raise ServerDied(str(error)) from error
+
+    async def _watched(self, load: Load, session: aiohttp.ClientSession, launch: Launch) -> LoadResult | None:
+        """Runs the load; None where the server hung and the load was called off."""
+        request_timeout = self._scenario.server.request_timeout
+        loading = asyncio.create_task(
+            run_load(
+                load.bench,
+                load.prompts,
+                base_url=launch.base_url,
+                model=launch.model_name,
+                on_progress=lambda done, _total: self._progress.request(done),
+                timeout_s=request_timeout,
+            )
+        )
+        watching = asyncio.create_task(hung(session, launch.base_url, min(PATIENCE_S, request_timeout)))
+        try:
+            await asyncio.wait({loading, watching}, return_when=asyncio.FIRST_COMPLETED)
+            if loading.done():
+                return await loading
+            watching.result()
+            return None
+        finally:
+            for task in (loading, watching):
+                task.cancel()
+            await asyncio.gather(loading, watching, return_exceptions=True)
 
     def _cell(
         self,
         load: Load,
         result: LoadResult,
+        lag_ms: float | None,
         before: Scrape,
         after: Scrape | None,
         started_at: str,
@@ -199,13 +254,12 @@ class Trial:
                 reasons.append(str(error))
         if not reasons:
             reasons += cell_invalid(
-                summary, expects_caching=self._expects_caching, hit=hit, validity=self._scenario.validity
+                summary,
+                expects_caching=self._expects_caching,
+                hit=hit,
+                validity=self._scenario.validity,
+                client_lag_ms=lag_ms,
             )
-        caveats = []
-        if result.client_lag_ms > _CLIENT_LAG_MS:
-            caveats.append(f"the client's own event loop was late by up to {result.client_lag_ms:.0f} ms")
-        if any(record.tokens_from == "tokenizer" for record in records):
-            caveats.append("the server reported no usage for some requests: their tokens were counted here")
         cell = CellRecord(
             **summary.model_dump(),
             cell=CellInfo(
@@ -220,9 +274,9 @@ class Trial:
                 hit_rate=hit,
                 metrics=metrics,
                 memory=memory,
-                client_lag_ms=result.client_lag_ms,
+                client_lag_ms=lag_ms,
                 invalid=tuple(reasons),
-                caveats=tuple(caveats),
+                caveats=cell_caveats(records, lag_ms),
             ),
         )
         self._store.write_cell(self._planned, cell, tuple(records))
@@ -282,4 +336,4 @@ async def _death(server: ServerProcess) -> str:
         if server.returncode is not None:
             return f"the server died with exit status {server.returncode}"
         await asyncio.sleep(_STATUS_S)
-    return "the server died" if not server.alive else "the server stopped answering"
+    return "the server died" if not server.alive else _HUNG

@@ -6,11 +6,20 @@ A slowdown is a result, never a reason.
 
 from __future__ import annotations
 
-from harness.records import BenchSummary, CellRecord, HitRate
+from collections.abc import Iterable
+
+from harness.records import BenchSummary, CellRecord, HitRate, RequestRecord
 from harness.scenario import Validity
 
 # Hit rates are quotients of token counts: an exact limit must not fall to the last bit of a float.
 _ROUNDING = 1e-9
+
+CAVEAT_LAG_MS = 50.0
+"""Lag of the client's event loop from which on a reader is told."""
+LAG_MS = 250.0
+"""Lag of the client's event loop that any bench bears."""
+LAG_SHARE = 0.02
+"""Share of its duration that a long bench bears."""
 
 
 def cell_invalid(
@@ -19,6 +28,7 @@ def cell_invalid(
     expects_caching: bool | None,
     hit: HitRate | None,
     validity: Validity,
+    client_lag_ms: float | None = None,
 ) -> tuple[str, ...]:
     """Why one cell does not count.
 
@@ -26,8 +36,15 @@ def cell_invalid(
         expects_caching: what the arm claims of stage 0; None where it makes no claim (an external server).
         hit: prefix-cache tokens around the bench; None where the server publishes none.
         validity: the scenario's limits.
+        client_lag_ms: worst delay of the client's own event loop; None where it was not measured.
     """
     reasons: list[str] = []
+    allowed_ms = max(LAG_MS, LAG_SHARE * summary.duration * 1000.0)
+    if client_lag_ms is not None and client_lag_ms > allowed_ms:
+        reasons.append(
+            f"the client was starved: its own event loop was late by up to {client_lag_ms:.0f} ms; "
+            f"allowed: {allowed_ms:.0f} ms"
+        )
     if summary.completed + summary.failed != summary.num_prompts:
         reasons.append(
             f"completed {summary.completed} + failed {summary.failed} is not the {summary.num_prompts} prompts sent"
@@ -42,6 +59,21 @@ def cell_invalid(
     else:
         reasons += _hit_invalid(hit, expects_caching, validity)
     return tuple(reasons)
+
+
+def cell_caveats(requests: Iterable[RequestRecord], client_lag_ms: float | None) -> tuple[str, ...]:
+    """What to know of one cell that counts all the same.
+
+    Parameters:
+        requests: all of its bench.
+        client_lag_ms: worst delay of the client's own event loop; None where it was not measured.
+    """
+    caveats = []
+    if client_lag_ms is not None and client_lag_ms > CAVEAT_LAG_MS:
+        caveats.append(f"the client's own event loop was late by up to {client_lag_ms:.0f} ms")
+    if any(request.status == "ok" and request.tokens_from == "tokenizer" for request in requests):
+        caveats.append("the server reported no usage for some requests: their tokens were counted here")
+    return tuple(caveats)
 
 
 def _hit_invalid(hit: HitRate, expects_caching: bool | None, validity: Validity) -> list[str]:

@@ -6,11 +6,8 @@ import json
 from typing import Any
 
 from harness.errors import UsageError
-from harness.scenario import Bench
+from harness.scenario import RESERVED_BODY, Bench
 from harness.workloads.prompt import Prompt
-
-RESERVED = frozenset({"model", "messages", "prompt", "stream", "n"})
-"""Keys that `extra_body` may not change: the client could no longer tell what it measures."""
 
 PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
 
@@ -24,10 +21,10 @@ def build_payload(bench: Bench, prompt: Prompt, model: str) -> bytes:
     Raises:
         UsageError: `extra_body` holds a reserved key.
     """
-    if taken := sorted(RESERVED & bench.extra_body.keys()):
+    if taken := sorted(RESERVED_BODY & bench.extra_body.keys()):
         raise UsageError(
             f"bench {bench.name}: extra_body: found {', '.join(taken)}; "
-            f"allowed: any key but {', '.join(sorted(RESERVED))}"
+            f"allowed: any key but {', '.join(sorted(RESERVED_BODY))}"
         )
     body: dict[str, Any] = {"model": model}
     if bench.endpoint == "chat":

@@ -20,6 +20,10 @@ def to_json(report: Report) -> dict[str, Any]:
         "trials": {"planned": len(report.manifest.plan), "ended": len(report.trials)},
         "valid": report.valid,
         "benches": [_row(row) for row in report.main],
+        "alone": [
+            {"bench": row.bench, "hit": _hit(row.hit), "mean": row.request_throughput, "rounds": row.rounds}
+            for row in report.alone
+        ],
         "notes": [
             {"kind": note.kind, "trial": note.trial, "bench": note.bench, "text": note.text, "log": note.log}
             for note in report.notes

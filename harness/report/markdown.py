@@ -89,7 +89,24 @@ def verdict_cell(row: MainRow) -> str:
     return f"{row.throughput.verdict}{' (advisory)' if advisory else ''}"
 
 
+def _alone(report: Report) -> str:
+    rows = [
+        [
+            row.bench,
+            hit_rate(row.hit),
+            NONE if row.hit.ideal is None else percent(row.hit.ideal, signed=False),
+            NONE if row.request_throughput is None else significant(row.request_throughput),
+            str(row.rounds),
+        ]
+        for row in report.alone
+    ]
+    head = ["bench", "stage-0 hit", "ideal hit", f"{report.baseline} (req/s)", "rounds"]
+    return "\n\n".join(("## Request throughput", table(head, rows), words.baseline_proof(report)))
+
+
 def _main(report: Report) -> str:
+    if not report.others:
+        return _alone(report)
     several = len(report.others) > 1
     head = [
         "bench",

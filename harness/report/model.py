@@ -41,6 +41,8 @@ from harness.store import RunStore
 
 TEXT_METRICS = (OUTPUT_THROUGHPUT, MEDIAN_TTFT, MEDIAN_TPOT, MEDIAN_E2EL)
 AUDIO_METRICS = (AUDIO_THROUGHPUT, MEDIAN_TTFP, MEDIAN_RTF)
+GRAVE = ("failed trial", "dropped pair", "invalid cell")
+"""Kinds of notes that make a run invalid."""
 P99_SAMPLES = 100
 """Requests a cell needs before its 99th percentile is printed."""
 
@@ -54,6 +56,16 @@ class MainRow:
     hit: Hit
     throughput: Comparison
     ttfp: Comparison | None
+
+
+@dataclass(frozen=True, slots=True)
+class AloneRow:
+    """One line of the table of a run with one arm: mean request throughput (1/s) of the valid cells of a bench."""
+
+    bench: str
+    hit: Hit
+    request_throughput: float | None
+    rounds: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +120,8 @@ class Report:
     trials: tuple[TrialRecord, ...]
     missing: tuple[PlannedTrial, ...]
     main: tuple[MainRow, ...]
+    alone: tuple[AloneRow, ...]
+    """The baseline's own numbers where it is the only arm, else empty."""
     baseline_hits: tuple[Hit, ...]
     rounds: tuple[RoundsRow, ...]
     performance: tuple[PerformanceRow, ...]
@@ -124,8 +138,8 @@ class Report:
 
     @property
     def valid(self) -> bool:
-        """Whether every trial ended well and every pair of reported cells counts."""
-        return not self.missing and not any(note.kind in ("failed trial", "dropped pair") for note in self.notes)
+        """Whether every trial ended well, and every reported cell and every pair of them counts."""
+        return not self.missing and not any(note.kind in GRAVE for note in self.notes)
 
     @property
     def others(self) -> tuple[str, ...]:
@@ -150,6 +164,8 @@ def build_report(store: RunStore) -> Report:
     ended = {(trial.round, trial.arm) for trial in trials}
     benches = [bench for bench in scenario.benches if bench.reported]
     arms = [arm for arm in scenario.arms if arm != scenario.baseline]
+    # Without another arm there are no pairs: each cell stands for itself.
+    standing = () if arms else _standing(trials, cells)
     main = tuple(
         _main_row(bench, arm, pairs, cells, scenario) for bench in benches for arm in arms if _of(pairs, bench, arm)
     )
@@ -160,14 +176,15 @@ def build_report(store: RunStore) -> Report:
         trials=trials,
         missing=tuple(trial for trial in manifest.plan if (trial.round, trial.arm) not in ended),
         main=main,
+        alone=() if arms else tuple(_alone_row(bench, scenario.baseline, trials, cells) for bench in benches),
         baseline_hits=tuple(hit_of(cells, bench.name, scenario.baseline) for bench in benches),
         rounds=rounds_of(pairs, REQUEST_THROUGHPUT),
-        performance=tuple(row for bench in benches for row in _performance(bench, pairs, scenario)),
+        performance=tuple(row for bench in benches for row in _performance(bench, pairs, scenario, standing)),
         cache_work=tuple(
             row
             for bench in benches
             for arm in scenario.arms
-            if (row := cache_work_of(bench.name, arm, _valid_cells(bench, arm, pairs))) is not None
+            if (row := cache_work_of(bench.name, arm, _valid_cells(bench, arm, pairs, standing))) is not None
         ),
         parity=tuple(row for bench in benches for row in _parity_rows(store, bench, pairs, manifest.plan, cells)),
         memory=tuple(row for arm in scenario.arms for row in memory_of(arm, trials)),
@@ -206,17 +223,34 @@ def _main_row(
     )
 
 
+def _standing(trials: Iterable[TrialRecord], cells: Iterable[CellRecord]) -> tuple[CellRecord, ...]:
+    finished = {(trial.round, trial.arm) for trial in trials if trial.status == "finished"}
+    return tuple(cell for cell in cells if not cell.cell.invalid and (cell.cell.round, cell.cell.arm) in finished)
+
+
+def _alone_row(bench: Bench, arm: str, trials: Iterable[TrialRecord], cells: Sequence[CellRecord]) -> AloneRow:
+    values = [cell.request_throughput for cell in _standing(trials, cells) if cell.cell.bench == bench.name]
+    return AloneRow(
+        bench=bench.name,
+        hit=hit_of(cells, bench.name, arm),
+        request_throughput=math.fsum(values) / len(values) if values else None,
+        rounds=len(values),
+    )
+
+
 def _metrics(bench: Bench) -> tuple[Metric, ...]:
     metrics = TEXT_METRICS + (AUDIO_METRICS if "audio" in bench.modalities else ())
     # One output token has no time per further token.
     return tuple(metric for metric in metrics if metric is not MEDIAN_TPOT or bench.output > 1)
 
 
-def _performance(bench: Bench, pairs: tuple[Pair, ...], scenario: Scenario) -> Iterable[PerformanceRow]:
+def _performance(
+    bench: Bench, pairs: tuple[Pair, ...], scenario: Scenario, standing: Iterable[CellRecord]
+) -> Iterable[PerformanceRow]:
     threshold = scenario.validity.practical_threshold
     for arm in scenario.arms:
         baseline = arm == scenario.baseline
-        cells = _valid_cells(bench, arm, pairs)
+        cells = _valid_cells(bench, arm, pairs, standing)
         if not cells:
             continue
         yield PerformanceRow(
@@ -238,8 +272,10 @@ def _performance(bench: Bench, pairs: tuple[Pair, ...], scenario: Scenario) -> I
         )
 
 
-def _valid_cells(bench: Bench, arm: str, pairs: Iterable[Pair]) -> list[CellRecord]:
-    """Cells of one arm, the baseline or another, that stand in a valid pair; one a round, in order."""
+def _valid_cells(bench: Bench, arm: str, pairs: Iterable[Pair], standing: Iterable[CellRecord]) -> list[CellRecord]:
+    """Cells of one arm, the baseline or another, that stand in a valid pair or alone; one a round, in order."""
+    if alone := [cell for cell in standing if (cell.cell.arm, cell.cell.bench) == (arm, bench.name)]:
+        return sorted(alone, key=lambda cell: cell.cell.round)
     valid = [pair for pair in pairs if pair.bench == bench.name and pair.valid]
     found = {
         pair.round: pair.base if arm == pair.baseline else pair.other

@@ -11,7 +11,7 @@ from harness.records import CellRecord, Manifest, SourceTree, TrialRecord
 from harness.report.text import listed
 from harness.stats import Comparison
 
-Kind = Literal["failed trial", "dropped pair", "not reported", "resumed", "caveat", "source"]
+Kind = Literal["failed trial", "dropped pair", "invalid cell", "not reported", "resumed", "caveat", "source"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,7 @@ def collect(
         *_failed(trials, slugs),
         # Two metrics of one pair are dropped for the same reason: say it once.
         *dict.fromkeys(_dropped(comparisons, slugs)),
+        *_invalid(cells, comparisons, slugs),
         *_unreported(cells, slugs),
         *_resumed(manifest, trials, slugs),
         *_caveats(trials, cells, slugs),
@@ -74,6 +75,20 @@ def _dropped(comparisons: Iterable[Comparison], slugs: dict[tuple[int, str], str
                     + (reason.removeprefix(f"{named[0]}: ") if len(named) == 1 else reason),
                     ", ".join(_log(slug) for slug in named),
                 )
+
+
+def _invalid(
+    cells: Iterable[CellRecord], comparisons: Iterable[Comparison], slugs: dict[tuple[int, str], str]
+) -> Iterable[Note]:
+    """Reported cells that do not count and that no dropped pair speaks of: those without a partner."""
+    told = {
+        (pair.round, arm, one.bench) for one in comparisons for pair in one.dropped for arm in (one.baseline, one.arm)
+    }
+    for cell in cells:
+        if cell.cell.reported and (cell.cell.round, cell.cell.arm, cell.cell.bench) not in told:
+            slug = slugs[cell.cell.round, cell.cell.arm]
+            for reason in cell.cell.invalid:
+                yield Note("invalid cell", slug, cell.cell.bench, reason, _log(slug))
 
 
 def _unreported(cells: Iterable[CellRecord], slugs: dict[tuple[int, str], str]) -> Iterable[Note]:

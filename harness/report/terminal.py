@@ -9,7 +9,7 @@ from rich.text import Text
 
 from harness.report import words
 from harness.report.markdown import ratio_cell, verdict_cell
-from harness.report.model import MainRow, Report
+from harness.report.model import GRAVE, MainRow, Report
 from harness.report.text import NONE, between, hit_rate, listed, percent, significant
 from harness.stats import LEVEL, Verdict
 
@@ -33,8 +33,8 @@ def render_terminal(report: Report, width: int = WIDE) -> RenderableType:
     parts: list[RenderableType] = []
     if (progress := words.progress(report)) is not None:
         parts.append(Text(progress, style="bold red"))
-    parts.append(_table(report, wide=width >= WIDE))
-    if width < WIDE:
+    parts.append(_table(report, wide=width >= WIDE) if report.others else _alone(report))
+    if report.others and width < WIDE:
         parts.append(Text(_left_out(report), style="dim"))
     parts += [
         Text(words.verdict(report).replace("`", "")),
@@ -42,15 +42,34 @@ def render_terminal(report: Report, width: int = WIDE) -> RenderableType:
     ]
     for note in report.notes:
         place = " ".join(part for part in (note.trial, note.bench) if part)
-        style = "red" if note.kind in ("failed trial", "dropped pair") else "yellow"
+        style = "red" if note.kind in GRAVE else "yellow"
         parts.append(Text.assemble((f"{note.kind}: ", style), f"{place + ': ' if place else ''}{note.text}"))
     return Group(*parts)
+
+
+def _alone(report: Report) -> Table:
+    # Texts, not strings: names are never markup.
+    table = Table(
+        title=Text(report.manifest.run), title_justify="left", header_style="bold", box=SIMPLE_HEAD, pad_edge=False
+    )
+    table.add_column("bench", no_wrap=True)
+    for name in ("hit", "ideal", f"{report.baseline}\nreq/s", "rounds"):
+        table.add_column(Text(name), justify="right", no_wrap=True)
+    for row in report.alone:
+        table.add_row(
+            Text(row.bench),
+            hit_rate(row.hit),
+            NONE if row.hit.ideal is None else percent(row.hit.ideal, signed=False),
+            NONE if row.request_throughput is None else significant(row.request_throughput),
+            str(row.rounds),
+        )
+    return table
 
 
 def _table(report: Report, *, wide: bool) -> Table:
     several = len(report.others) > 1
     table = Table(
-        title=report.manifest.run,
+        title=Text(report.manifest.run),
         title_justify="left",
         header_style="bold",
         box=SIMPLE_HEAD if wide else None,
@@ -67,13 +86,13 @@ def _table(report: Report, *, wide: bool) -> Table:
     for name in left:
         table.add_column(name, no_wrap=True)
     for name in (*middle, "per-round range", *([f"{LEVEL:.0%} interval of\ngeometric mean"] if wide else [])):
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(Text(name), justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     for row in report.main:
         style = _STYLES[row.throughput.verdict]
         table.add_row(
-            row.bench.name,
-            *([row.arm] if several else []),
+            Text(row.bench.name),
+            *([Text(row.arm)] if several else []),
             hit_rate(row.hit),
             *([NONE if row.hit.ideal is None else percent(row.hit.ideal, signed=False)] if wide else []),
             NONE if row.throughput.base_mean is None else significant(row.throughput.base_mean),

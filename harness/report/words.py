@@ -32,6 +32,10 @@ def progress(report: Report) -> str | None:
 
 def verdict(report: Report) -> str:
     """One paragraph."""
+    if not report.others:
+        invalid = [note.bench for note in report.notes if note.kind == "invalid cell" and note.bench is not None]
+        only = f"`{report.baseline}` is the only arm: nothing to compare."
+        return f"{only} Not every cell counted ({listed(list(dict.fromkeys(invalid)))})." if invalid else only
     sentences = [_arm(report, arm) for arm in report.others]
     dropped = [one for row in report.main for one in row.throughput.dropped]
     pairs = sum(len(row.throughput.rounds) for row in report.main) + len(dropped)

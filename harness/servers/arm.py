@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from harness._scenario_secrets import HIDDEN, is_secret, is_secret_arg, redacted
 from harness.errors import UsageError
 from harness.scenario import Scalar, Scenario
-from harness.servers.launch import is_secret, is_secret_arg
+from harness.servers.launch import expanded
 
 _ADDRESS_ARGS = {
     "host": "servers listen on 127.0.0.1",
@@ -18,6 +20,7 @@ _ADDRESS_ARGS = {
     "served-model-name": "it is the scenario's `model`",
     "deploy-config": "write the overlay under `deploy`",
 }
+_ARG_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")
 _PREFIX_CACHES = {"tiny-omni": ("bundled",)}
 """Cache implementations a server kind can choose from; a kind that is not listed may have any."""
 
@@ -47,21 +50,24 @@ class ResolvedArm:
     prefix_cache: str | None
 
     def as_dict(self) -> dict[str, Any]:
-        """The configuration for a record, ready for JSON; arguments and variables that carry secrets are left out."""
+        """The configuration for a record, ready for JSON; `...` stands for every secret."""
         return {
             "name": self.name,
             "kind": self.kind,
-            "args": {key: value for key, value in self.args.items() if not is_secret_arg(key)},
-            "env": {key: value for key, value in self.env.items() if not is_secret(key)},
+            "args": {
+                key: HIDDEN if is_secret_arg(key) and not isinstance(value, bool) else redacted(value)
+                for key, value in self.args.items()
+            },
+            "env": {key: HIDDEN if is_secret(key) else redacted(value) for key, value in self.env.items()},
             "python": self.python,
             "source": self.source,
-            "deploy": None if self.deploy is None else dict(self.deploy),
+            "deploy": None if self.deploy is None else redacted(self.deploy),
             "prefix_cache": self.prefix_cache,
         }
 
     @property
     def sha256(self) -> str:
-        """Digest of `as_dict()`, independent of the order in which keys were written."""
+        """Digest of `as_dict()`, so of the form without secrets, whatever the order in which keys were written."""
         text = json.dumps(self.as_dict(), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -87,8 +93,8 @@ def resolve_arm(scenario: Scenario, arm: str) -> ResolvedArm:
     and replaces other top-level keys.
 
     Raises:
-        UsageError: no such arm, an argument that belongs to the harness, a stage without `stage_id`, or a cache
-            implementation that the server kind does not have.
+        UsageError: no such arm, an argument that belongs to the harness, a name that is none, a stage without
+            `stage_id`, or a cache implementation that the server kind does not have.
     """
     server = scenario.server
     change = scenario.arms.get(arm)
@@ -104,7 +110,7 @@ def resolve_arm(scenario: Scenario, arm: str) -> ResolvedArm:
         name=arm,
         kind=server.kind,
         args=_arguments(server.args, "server.args") | _arguments(change.args, f"arms.{arm}.args"),
-        env={**server.env, **change.env},
+        env={**_variables(server.env, "server.env"), **_variables(change.env, f"arms.{arm}.env")},
         python=change.python if change.python is not None else server.python,
         source=change.source if change.source is not None else server.source,
         deploy=_overlay(server.deploy, change.deploy, arm),
@@ -116,12 +122,32 @@ def _arguments(args: Mapping[str, Scalar], where: str) -> dict[str, Scalar]:
     found: dict[str, Scalar] = {}
     for key, value in args.items():
         name = key.lstrip("-").replace("_", "-")
+        if not _ARG_NAME.fullmatch(name):
+            raise UsageError(f"{where}: found the name {key!r}; allowed: letters, digits, dots and dashes")
         if name in _ADDRESS_ARGS:
             raise UsageError(f"{where}: found {key}; allowed: any other argument ({_ADDRESS_ARGS[name]})")
         if name in found:
             raise UsageError(f"{where}: found {key} twice, once with dashes and once with underscores; allowed: one")
         found[name] = value
     return found
+
+
+def _variables(env: Mapping[str, str], where: str) -> Mapping[str, str]:
+    for key in env:
+        if not key or "=" in key or "\0" in key:
+            raise UsageError(f"{where}: found the name {key!r}; allowed: a name without = in it")
+    return env
+
+
+def check_references(arm: ResolvedArm) -> None:
+    """Make sure that every `${NAME}` of the arm can be looked up here.
+
+    Raises:
+        UsageError: one cannot.
+    """
+    for part, settings in (("args", arm.args), ("env", arm.env)):
+        for key, value in settings.items():
+            expanded(str(value), f"arms.{arm.name}.{part}.{key}")
 
 
 def _overlay(base: Mapping[str, Any] | None, change: Mapping[str, Any] | None, arm: str) -> Mapping[str, Any] | None:

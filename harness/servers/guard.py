@@ -10,7 +10,8 @@ dies, even by SIGKILL. It writes JSON lines to standard output:
 * `{"event": "gone", "leftovers": n, "left": [pid, ...]}`: processes that had to be killed after the server itself
   ended, and those that even SIGKILL did not end
 
-SIGTERM stops the server too; a further SIGTERM skips the polite wait.
+SIGTERM stops the server too; a further SIGTERM skips the polite wait. On Linux the kernel kills the server should the
+guard itself be killed.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 KILL_WAIT_S = 10.0
 """Bound on the wait for processes that were sent SIGKILL."""
@@ -54,9 +57,10 @@ class Guard:
             signal.signal(number, lambda *_: None)
         signal.signal(signal.SIGTERM, self._on_term)
         with Path(spec["log"]).open("ab") as log:
+            # The guard has one thread, which is what makes a preexec_fn safe and the death signal the guard's own.
             self.server = subprocess.Popen(
                 spec["argv"], env=spec["env"], cwd=spec["cwd"], stdin=subprocess.DEVNULL, stdout=log,
-                stderr=subprocess.STDOUT, start_new_session=True,
+                stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=die_with_parent(),
             )  # fmt: skip
 
     def _on_term(self, *_: object) -> None:
@@ -166,6 +170,24 @@ class Guard:
             os.getppid() != self.harness_pid
         ):
             self.harness_gone = True
+
+
+def die_with_parent() -> Callable[[], None] | None:
+    """What a child does before it becomes the server, so that it is killed when this process ends; None off Linux.
+
+    SIGKILL and not SIGTERM: with the guard gone nobody is left to insist when a server ignores the polite signal.
+    """
+    if not sys.platform.startswith("linux"):
+        return None
+    prctl, guard_pid = ctypes.CDLL(None, use_errno=True).prctl, os.getpid()
+
+    def arrange() -> None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        # The guard may have ended before the kernel was asked.
+        if os.getppid() != guard_pid:
+            os._exit(1)
+
+    return arrange
 
 
 def report(**event: object) -> None:

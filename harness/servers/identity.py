@@ -58,18 +58,45 @@ class Identity:
         return True
 
     def tree(self) -> list[psutil.Process]:
-        """The process, its descendants, and the members of the group it leads; empty once it has ended."""
+        """The process and its descendants; empty once it has ended."""
         process = self.process()
         if process is None:
             return []
-        found = {process.pid: process}
         with contextlib.suppress(psutil.NoSuchProcess):
-            found |= {child.pid: child for child in process.children(recursive=True)}
+            return [process, *process.children(recursive=True)]
+        return []
+
+    def group(self) -> list[psutil.Process]:
+        """The living members of the process group it leads or led, even once it has ended itself."""
+        if psutil.pid_exists(self.pid) and not self._is_or_was():
+            return []
+        found = []
         for other in psutil.process_iter():
-            with contextlib.suppress(OSError):
-                if os.getpgid(other.pid) == self.pid:
-                    found.setdefault(other.pid, other)
-        return list(found.values())
+            with contextlib.suppress(OSError, psutil.NoSuchProcess):
+                # An id stays taken while a group bears it; a member is never older than its group.
+                if os.getpgid(other.pid) == self.pid and other.create_time() >= self.create_time - _SAME_S:
+                    found.append(other)
+        return found
+
+    def _is_or_was(self) -> bool:
+        """Whether the id is still this process' own, a zombie's too."""
+        try:
+            return abs(psutil.Process(self.pid).create_time() - self.create_time) <= _SAME_S
+        except psutil.NoSuchProcess:
+            return True
+
+
+def marked(name: str, value: str) -> list[psutil.Process]:
+    """The processes, other than this one, that were started with this environment variable or inherited it.
+
+    Processes of other people, and those that have overwritten their environment, are not found.
+    """
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.pid != os.getpid() and process.environ().get(name) == value:
+                found.append(process)
+    return found
 
 
 def alive(members: Iterable[Identity]) -> list[Identity]:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from harness.errors import UsageError
 from harness.scenario import Scenario
-from harness.servers.arm import ResolvedArm
+from harness.servers.arm import ResolvedArm, resolve_arm
 from harness.servers.launch import Launch
 
 
@@ -34,6 +34,14 @@ class ServerKind(Protocol):
 
     @property
     def settle_rule(self) -> SettleRule: ...
+
+    def check(self, arm: ResolvedArm, scenario: Scenario) -> None:
+        """Find, before anything starts, what `command` or the server itself would refuse.
+
+        Raises:
+            UsageError: the setting, what was found and what is allowed.
+        """
+        ...
 
     def command(self, arm: ResolvedArm, scenario: Scenario, port: int, trial_dir: Path) -> Launch:
         """How to start the arm on this port; writes the files the server needs into the trial's folder."""
@@ -68,3 +76,19 @@ def server_kind(name: str) -> ServerKind:
     if name == "tiny-omni":
         return TinyOmni()
     raise UsageError(f"server.kind {name} is not available yet; available: tiny-omni")
+
+
+def resolve_server(scenario: Scenario, file: Path) -> tuple[ServerKind, dict[str, ResolvedArm]]:
+    """The server kind and every arm of a scenario, checked as far as that goes without starting a server.
+
+    Raises:
+        UsageError: an arm could not be started; the message begins with the scenario's file.
+    """
+    try:
+        kind = server_kind(scenario.server.kind)
+        arms = {name: resolve_arm(scenario, name) for name in scenario.arms}
+        for arm in arms.values():
+            kind.check(arm, scenario)
+    except UsageError as error:
+        raise UsageError(f"{file}: {error}") from error
+    return kind, arms

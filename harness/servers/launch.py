@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-_SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
-# Tighter than the rule for variables: `--tokenizer` and `--max-num-batched-tokens` are no secrets.
-_SECRET_ARG = re.compile(r"(?:^|-)(?:key|token|secret|password|credentials?)$", re.IGNORECASE)
-_USERINFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+from harness._scenario_secrets import HIDDEN, REFERENCE, is_secret, is_secret_arg, redacted
+from harness.errors import UsageError
+
 _RECORDED = (
     "CUDA_", "HF_", "KMP_", "LD_", "MALLOC_", "MKL_", "NCCL_", "NVIDIA_", "OMP_", "OPENBLAS_", "PREFIX_CACHE",
     "PYTHON", "PYTORCH_", "TORCH_", "TRANSFORMERS_", "VIRTUAL_ENV", "VLLM_",
@@ -22,7 +20,7 @@ _RECORDED = (
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One server process to start.
+    """One server process to start. `${NAME}` in `argv` or `env` is a variable of the harness' own environment.
 
     Parameters:
         argv: program and arguments.
@@ -47,35 +45,48 @@ class Launch:
         return self.log_path.parent
 
     def child_env(self) -> dict[str, str]:
-        """The server's whole environment: the harness' own with `env` over it."""
-        return {**os.environ, **self.env}
+        """The server's whole environment: the harness' own with `env` over it, references looked up.
+
+        Raises:
+            UsageError: a reference to a variable that is not set.
+        """
+        return {**os.environ, **{name: expanded(value, f"env {name}") for name, value in self.env.items()}}
+
+    def child_argv(self) -> tuple[str, ...]:
+        """`argv` with references looked up.
+
+        Raises:
+            UsageError: a reference to a variable that is not set.
+        """
+        return tuple(expanded(word, "argv") for word in self.argv)
 
     def recorded_argv(self) -> tuple[str, ...]:
-        """`argv` with the values of secret arguments replaced by `...`."""
+        """`argv` with the values of secret arguments and what else shows a secret replaced by `...`."""
         before = ("", *self.argv)
         return tuple(
-            "..." if last.startswith("--") and is_secret_arg(last) else word
+            HIDDEN if last.startswith("--") and is_secret_arg(last) and not word.startswith("--") else redacted(word)
             for last, word in zip(before, self.argv, strict=False)
         )
 
     def recorded_env(self) -> dict[str, str]:
-        """What a record may hold: `env` and the inherited variables that matter, without secrets."""
+        """What a record may hold: `env` and the inherited variables that matter, secrets replaced by `...`."""
         matter = {name: value for name, value in os.environ.items() if name.startswith(_RECORDED)}
         return {
-            name: _USERINFO.sub("...", value)
+            name: HIDDEN if is_secret(name) else redacted(value)
             for name, value in sorted({**matter, **self.env}.items())
-            if not is_secret(name)
         }
 
 
-def is_secret_arg(name: str) -> bool:
-    """Whether a command-line argument's name (`api-key`) says that its value must not be recorded."""
-    return _SECRET_ARG.search(name) is not None
+def expanded(text: str, where: str) -> str:
+    """The text with each `${NAME}` replaced by that variable of this environment.
 
-
-def is_secret(name: str) -> bool:
-    """Whether an environment variable's name says that its value must not be recorded."""
-    return _SECRET.search(name) is not None
+    Raises:
+        UsageError: a variable is not set; the message starts with `where`.
+    """
+    for name in REFERENCE.findall(text):
+        if name not in os.environ:
+            raise UsageError(f"{where}: found ${{{name}}}, which is not set; allowed: a variable of the environment")
+    return REFERENCE.sub(lambda found: os.environ[found.group(1)], text)
 
 
 def free_port() -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import select
 import signal
 import subprocess
@@ -22,10 +23,13 @@ import psutil
 from harness.atomic import write_atomic
 from harness.errors import HarnessFailure, ResumeError, ServerLeft, ServerNotReady
 from harness.servers import guard as guard_program
-from harness.servers.identity import Identity, alive, kill_all
+from harness.servers.identity import Identity, alive, kill_all, marked
 from harness.servers.launch import Launch, port_is_free
 
-SERVER_FILE = "server.json"
+SERVER_FILE = ".server.json"
+"""Written into the trial's folder. A bench's name starts with a letter or digit, so no record can take this one."""
+_MARK = "OMNI_PREFIX_BENCH_SERVER"
+"""The variable by which whatever a server started is known once server and guard are gone."""
 _GUARD_START_S = 30.0
 _SLACK_S = 10.0
 _PORT_FREE_S = 2.0
@@ -39,7 +43,7 @@ class StopReport:
     """How a server ended.
 
     Parameters:
-        stopped_by: `died` when it had ended before it was asked to.
+        stopped_by: `died` when it, or the guard with it, had ended before it was asked to.
         seconds: from the request to stop until nothing of it was left.
         exit_status: the server's own; negative for a signal, None when nobody saw it.
         leftovers: descendants that had to be killed after the server itself had ended.
@@ -61,6 +65,7 @@ class ServerProcess:
         """`time.monotonic()` at the start, the zero of the time to ready."""
         self._stop_timeout = stop_timeout
         self._guard = guard
+        self._mark = secrets.token_hex(8)
         self._events: dict[str, Mapping[str, Any]] = {}
         self._unread = b""
         self._lost = False
@@ -70,7 +75,7 @@ class ServerProcess:
 
     @classmethod
     def start(cls, launch: Launch, stop_timeout: float) -> ServerProcess:
-        """Start the server and write `server.json` into the trial's folder.
+        """Start the server and write `.server.json` into the trial's folder.
 
         Parameters:
             stop_timeout: seconds from SIGTERM to SIGKILL.
@@ -108,11 +113,9 @@ class ServerProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether the server process runs."""
+        """Whether the server runs under its guard: one without its guard is as good as dead, and soon is."""
         self._read_events(0.0)
-        if "exited" in self._events or self._server is None:
-            return False
-        return self._server.alive() if self._lost else True
+        return not (self._lost or "exited" in self._events or self._server is None)
 
     @property
     def returncode(self) -> int | None:
@@ -156,8 +159,8 @@ class ServerProcess:
 
     def _begin(self) -> None:
         spec = {
-            "argv": self.launch.argv,
-            "env": self.launch.child_env(),
+            "argv": self.launch.child_argv(),
+            "env": {**self.launch.child_env(), _MARK: self._mark},
             "cwd": str(self.launch.cwd),
             "log": str(self.launch.log_path),
             "stop_timeout": self._stop_timeout,
@@ -183,6 +186,7 @@ class ServerProcess:
             "guard_create_time": Identity.of(self._guard.pid).create_time,
             "pid": pid,
             "create_time": self._server.create_time,
+            "mark": self._mark,
             "port": self.launch.port,
             "argv": self.launch.recorded_argv(),
         }
@@ -193,10 +197,12 @@ class ServerProcess:
         if self._guard.poll() is None:
             with contextlib.suppress(psutil.NoSuchProcess):
                 return psutil.Process(self._guard.pid).children(recursive=True)
-        return [] if self._server is None else self._server.tree()
+        return [] if self._server is None else _remains(self._server, self._mark)
 
     def _stop(self) -> StopReport:
         asked = time.monotonic()
+        self._read_events(0.0)
+        lost = self._lost
         before = [Identity.of(process.pid) for process in self._tree()]
         assert self._guard.stdin is not None
         with contextlib.suppress(BrokenPipeError):
@@ -215,9 +221,7 @@ class ServerProcess:
         self._prove_gone([*before, *left])
         (self.launch.trial_dir / SERVER_FILE).unlink(missing_ok=True)
         if exited is None:
-            was_alive = self._server is not None and any(known.pid == self._server.pid for known in killed)
-            stopped_by: StoppedBy = "sigkill" if was_alive else "died"
-            return StopReport(stopped_by, time.monotonic() - asked, None, len(killed))
+            return StopReport("died" if lost else "sigkill", time.monotonic() - asked, None, len(killed))
         return StopReport(
             stopped_by=exited["stopped_by"],
             seconds=time.monotonic() - asked,
@@ -266,7 +270,7 @@ def recover(trial_dir: Path) -> bool:
     Processes are known by id and time of creation, so a reused id is never touched.
 
     Raises:
-        ResumeError: the harness that started the trial still runs, or its `server.json` is damaged.
+        ResumeError: the harness that started the trial still runs, or its `.server.json` is damaged.
         ServerLeft: something could not be stopped.
     """
     path = trial_dir / SERVER_FILE
@@ -275,13 +279,14 @@ def recover(trial_dir: Path) -> bool:
         harness = Identity(int(record["harness_pid"]), float(record["harness_create_time"]))
         guard = Identity(int(record["guard_pid"]), float(record["guard_create_time"]))
         server = Identity(int(record["pid"]), float(record["create_time"]))
+        mark = str(record["mark"])
     except FileNotFoundError:
         return False
     except (ValueError, KeyError, TypeError) as error:
         raise ResumeError(f"{path} is unreadable ({error!r}); stop its server by hand, then delete it") from error
     if harness.pid != os.getpid() and harness.alive():
         raise ResumeError(f"{trial_dir}: another bench, process {harness.pid}, is running this trial now")
-    members = [guard, server, *(Identity.of(process.pid) for process in (*guard.tree(), *server.tree()))]
+    members = [guard, server, *(Identity.of(p.pid) for p in (*guard.tree(), *_remains(server, mark)))]
     found = bool(alive(members))
     deadline = time.monotonic() + guard_program.KILL_WAIT_S + _SLACK_S
     # With its harness dead the guard is stopping already, or is about to; a repeated SIGTERM makes it quick.
@@ -294,6 +299,12 @@ def recover(trial_dir: Path) -> bool:
         raise ServerLeft(f"processes {names} of an earlier run cannot be stopped; see {path}")
     path.unlink()
     return found
+
+
+def _remains(server: Identity, mark: str) -> list[psutil.Process]:
+    """What runs of a server, be it the server, a descendant, or what outlived both server and guard."""
+    found = (*server.tree(), *server.group(), *marked(_MARK, mark))
+    return list({process.pid: process for process in found}.values())
 
 
 @contextlib.contextmanager

@@ -34,9 +34,9 @@ async def wait_ready(server: ServerProcess, launch: Launch, session: aiohttp.Cli
     seen = "nothing answered"
     while True:
         if not server.alive:
-            raise ServerNotReady(
-                f"the server ended with exit status {server.returncode} before it was ready{log_tail(launch.log_path)}"
-            )
+            status = server.returncode
+            how = "was lost with its guard" if status is None else f"ended with exit status {status}"
+            raise ServerNotReady(f"the server {how} before it was ready{log_tail(launch.log_path)}")
         if time.monotonic() > deadline:
             raise ServerNotReady(f"the server was not ready after {timeout:g} s ({seen}){log_tail(launch.log_path)}")
         limit = aiohttp.ClientTimeout(total=min(_ANSWER_S, max(deadline - time.monotonic(), _POLL_S)))

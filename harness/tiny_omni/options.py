@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import yaml
 
@@ -53,8 +53,30 @@ def parse_options(argv: Sequence[str] | None = None) -> Options:
         SystemExit: the command line itself is wrong (code 2), or asked for help (code 0).
         UsageError: a value, a fault or the deploy file is wrong.
     """
-    given = _parser().parse_args(argv)
-    settings: dict[str, Any] = _read_deploy(given.deploy_config) if given.deploy_config else {}
+    given = _parser(argparse.ArgumentParser).parse_args(argv)
+    return _options(given, _read_deploy(given.deploy_config) if given.deploy_config else {})
+
+
+def check_options(argv: Sequence[str], deploy: object, where: str) -> Options:
+    """What `parse_options` would make of a command line and a deploy file, before either is used.
+
+    Parameters:
+        deploy: content of the deploy file, None for no file.
+        where: what the file is called in a message.
+
+    Raises:
+        UsageError: the server would refuse them.
+    """
+    given = _parser(_RaisingParser).parse_args(argv)
+    return _options(given, {} if deploy is None else _deploy_settings(deploy, where))
+
+
+class _RaisingParser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"found {message}; allowed: what `bench serve tiny-omni --help` lists")
+
+
+def _options(given: argparse.Namespace, settings: dict[str, Any]) -> Options:
     settings |= {name: value for name in _SETTINGS if (value := getattr(given, name)) is not None}
     model = {name: settings.pop(name) for name in _MODEL_SETTINGS if name in settings}
     return Options(
@@ -67,12 +89,13 @@ def parse_options(argv: Sequence[str] | None = None) -> Options:
     )
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(form: type[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     defaults = {field.name: field.default for kind in (ModelConfig, EngineConfig) for field in fields(kind)}
-    parser = argparse.ArgumentParser(
+    parser = form(
         prog="python -m harness.tiny_omni",
         description="The reference server: a small, real omni engine.",
         allow_abbrev=False,
+        add_help=form is argparse.ArgumentParser,
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument("--port", type=_port, default=8000, help="0 takes a free one (default: %(default)s)")
@@ -106,6 +129,10 @@ def _read_deploy(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path}: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: not YAML: {error}") from None
+    return _deploy_settings(document, str(path))
+
+
+def _deploy_settings(document: object, path: str) -> dict[str, Any]:
     if not isinstance(document, Mapping) or set(document) != {"stages"}:
         found = ", ".join(map(str, document)) if isinstance(document, Mapping) else repr(document)
         raise UsageError(f"{path}: found {found or 'nothing'}; allowed: the one key stages")

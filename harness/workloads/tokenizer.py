@@ -101,7 +101,7 @@ class Tokenizer:
     def has_chat_template(self) -> bool:
         return self._template_text is not None
 
-    def render_chat(self, messages: Sequence[Message], **variables: Any) -> str:
+    def render_chat(self, messages: Sequence[Message], /, **variables: Any) -> str:
         """A chat as the one text the model reads, ready for the assistant's turn.
 
         Parameters:
@@ -115,10 +115,12 @@ class Tokenizer:
             return self._template.render(
                 {**self.special_tokens, **fixed, **variables, "messages": [dict(message) for message in messages]}
             )
-        except TemplateError as error:
+        except UsageError:
+            raise
+        except Exception as error:  # a template is a program of its own, and may trip over any variable
             raise UsageError(f"tokenizer: the chat template of {self.folder} refuses: {error}") from error
 
-    def chat_ids(self, messages: Sequence[Message], **variables: Any) -> list[int]:
+    def chat_ids(self, messages: Sequence[Message], /, **variables: Any) -> list[int]:
         """Ids of a rendered chat; the template already holds every special token."""
         return self.encode(self.render_chat(messages, **variables))
 
@@ -158,6 +160,14 @@ def find_tokenizer(scenario: Scenario, base: Path) -> Path | None:
     Raises:
         UsageError: the scenario names a tokenizer that is not there.
     """
+    try:
+        return _find(scenario, base)
+    except (OSError, RuntimeError) as error:  # a name too long for a path, a home of nobody
+        named = scenario.tokenizer or scenario.model
+        raise UsageError(f"tokenizer: found {named[:100]!r} ({error}); allowed: a folder on this machine") from None
+
+
+def _find(scenario: Scenario, base: Path) -> Path | None:
     if scenario.tokenizer is not None:
         named = base / Path(scenario.tokenizer).expanduser()
         if not (named.is_file() or (named / "tokenizer.json").is_file()):

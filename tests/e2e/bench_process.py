@@ -115,7 +115,7 @@ def cells(run: Path) -> list[dict[str, Any]]:
     return [
         json.loads(path.read_text())
         for path in sorted(run.glob("trials/*/*.json"))
-        if path.name not in ("trial.json", "server.json")
+        if path.name not in ("trial.json", ".server.json")
     ]
 
 

@@ -35,11 +35,12 @@ def test_a_server_that_cannot_be_measured_ends_the_run(
 
 
 def test_a_server_that_exits_before_it_is_ready(tmp_path: Path) -> None:
+    """Here it finds no speech synthesiser on its PATH; its own last words are in the message."""
     scenario = write_scenario(tmp_path)
-    scenario.write_text(scenario.read_text().replace("num-blocks: 1024", "num-blocks: 0"))
+    scenario.write_text(scenario.read_text().replace("  ready_timeout", "  env: {PATH: /nonexistent}\n  ready_timeout"))
     done = bench("run", scenario, "--out", tmp_path / "results")
     assert done.returncode == 5, done.stderr
-    check_message(done.stderr, "trial r01-1-cache_off", "ended with exit status 2 before it was ready", "num_blocks")
+    check_message(done.stderr, "trial r01-1-cache_off", "ended with exit status 2 before it was ready", "flite")
 
 
 def test_a_server_that_dies_makes_its_cells_invalid_and_the_run_goes_on(tmp_path: Path) -> None:
@@ -61,6 +62,23 @@ def test_a_server_that_dies_makes_its_cells_invalid_and_the_run_goes_on(tmp_path
     assert "failed trial" in report
     assert "r01-2-cache_on" in report
     assert servers_of(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "status"),
+    [("crash-after=1", "exit status 42"), ("fail-step=1", "exit status 1")],
+    ids=["gone", "HTTP 500"],
+)
+def test_a_server_that_dies_at_its_first_request_is_a_failed_trial(tmp_path: Path, fault: str, status: str) -> None:
+    """A death before the first bench costs the trial alone: it has a record without cells, exit code 4."""
+    done = bench("run", write_scenario(tmp_path, on_fault=fault), "--only", "MP2_c4", "--out", tmp_path / "results")
+    assert done.returncode == 4, done.stderr
+    check_message(done.stderr, "trial r01-2-cache_on", status, "the first request", "server.log")
+    run = only_run(tmp_path / "results")
+    dead = json.loads((run / "trials/r01-2-cache_on/trial.json").read_text())
+    assert (dead["status"], dead["benches"], dead["first_request"]) == ("failed", [], None)
+    assert {cell["cell"]["arm"] for cell in cells(run)} == {"cache_off"}
+    assert "resume with" not in done.stderr
 
 
 def test_an_absent_series_is_an_invalid_cell_never_a_zero(tmp_path: Path) -> None:

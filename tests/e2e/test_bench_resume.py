@@ -66,7 +66,7 @@ def test_a_killed_run_leaves_no_server_and_resumes(tmp_path: Path) -> None:
     """SIGKILL of the harness: the guard stops the server, finished trials are kept, the rest is run again."""
     scenario = write_scenario(tmp_path)
     process, run = started_bench(tmp_path, scenario, cell="AUD_h75_c2")
-    wait_for("the second trial", lambda: list(run.glob("trials/r01-2-*/server.json")))
+    wait_for("the second trial", lambda: list(run.glob("trials/r01-2-*/.server.json")))
     first = (run / "trials/r01-1-cache_off/trial.json").read_bytes()
     code, _ = interrupt(process, signal.SIGKILL)
     assert code == -signal.SIGKILL

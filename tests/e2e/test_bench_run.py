@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,57 @@ def test_a_report_is_made_from_the_records_alone(finished: Path) -> None:
         for arm in ("cache_off", "cache_on")
     )
     assert by_name["MP2_c4"]["request_throughput"]["ratio"] == pytest.approx(on / off - 1)
+
+
+def contents(run: Path) -> dict[Path, bytes]:
+    return {path.relative_to(run): path.read_bytes() for path in run.rglob("*") if path.is_file()}
+
+
+def test_a_finished_run_has_nothing_left_to_do(finished: Path) -> None:
+    """Resuming it starts nothing, changes no byte, and says so."""
+    before = contents(finished)
+    done = bench("run", "--resume", finished)
+    assert done.returncode == 0, done.stderr
+    assert "nothing left to do" in done.stderr
+    assert contents(finished) == before
+
+
+def test_what_was_edited_or_changed_since_is_refused_by_name(finished: Path, tmp_path: Path) -> None:
+    """A hand-edited manifest, another tokenizer and another server are all listed; nothing is started."""
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    manifest = json.loads((run / "manifest.json").read_text())
+    manifest["scenario"]["benches"][1]["prompts"] += 1
+    manifest["tokenizer_sha256"] = "0" * 64
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    record = json.loads((run / "trials/r01-1-cache_off/trial.json").read_text())
+    version = record["versions"]["torch"]
+    record["versions"]["torch"] = "0.1"
+    (run / "trials/r01-1-cache_off/trial.json").write_text(json.dumps(record))
+    done = bench("run", "--resume", run)
+    assert done.returncode == 2
+    for line in (
+        "manifest.json: its scenario was edited",
+        f"sha256 of the tokenizer: was {'0' * 64}, is ",
+        f"arm cache_off: version of torch was 0.1, is {version}",
+    ):
+        assert line in done.stderr
+    assert "arm cache_on" not in done.stderr
+
+
+def test_a_trial_that_lost_a_file_is_measured_again(finished: Path, tmp_path: Path) -> None:
+    """A report refuses the run and says how to mend it; a resume does so, and leaves the other trial alone."""
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    kept = contents(run / "trials" / "r01-1-cache_off")
+    (run / "trials" / "r01-2-cache_on" / "MP2_c4.requests.jsonl").unlink()
+    refused = bench("report", run)
+    assert refused.returncode == 2
+    assert f"delete {run}/trials/r01-2-cache_on, then bench run --resume {run}" in refused.stderr
+    done = bench("run", "--resume", run)
+    assert done.returncode == 0, done.stderr
+    assert contents(run / "trials" / "r01-1-cache_off") == kept
+    assert len(requests_of(run, "cache_on", "MP2_c4")) == 8
 
 
 def test_nothing_is_left_running(finished: Path) -> None:

@@ -89,6 +89,9 @@ class SyntheticRun:
     rounds: int = 4
     third_arm: bool = False
     """Adds the arm `cache_new`, with the numbers of `cache_on`."""
+    one_arm: bool = False
+    """Leaves only the baseline."""
+    run: str = "synthetic-20260101T000000Z"
     resumed_at: tuple[str, ...] = ()
     command: tuple[str, ...] = ("bench", "run", "scenarios/synthetic.yaml")
     commit: str | None = "0" * 40
@@ -104,6 +107,8 @@ class SyntheticRun:
         text = SCENARIO.replace("rounds: 4", f"rounds: {self.rounds}")
         if self.third_arm:
             text = text.replace("rounds:", "  cache_new: {prefix_cache: bundled}\nrounds:").replace("abba", "latin")
+        if self.one_arm:
+            text = text.replace("  cache_on: {prefix_cache: bundled}\n", "")
         file.write_text(text)
         self.scenario = load_scenario(file)
         self.plan = tuple(make_plan(self.scenario))
@@ -126,7 +131,7 @@ class SyntheticRun:
 
     def manifest(self) -> Manifest:
         return Manifest(
-            run="synthetic-20260101T000000Z",
+            run=self.run,
             created_at="2026-01-01T00:00:00Z",
             finished_at=None if self.skip else "2026-01-01T01:00:00Z",
             command=self.command,

@@ -100,7 +100,7 @@ def test_a_model_elsewhere_is_counted_by_its_table(tmp_path: Path) -> None:
     ("old", "new", "expected"),
     [
         ("{enable-prefix-caching: true}", "{port: 80}", "arms.on.args: found port"),
-        ("{enable-prefix-caching: true}", "{block-size: 0}", "found block-size 0"),
+        ("{enable-prefix-caching: true}", "{block-size: 0}", "arms.on: block_size: found 0"),
         ("model: tiny-omni", "model: tiny-omni\ntokenizer: nowhere", "tokenizer: found 'nowhere'"),
     ],
 )

@@ -277,6 +277,12 @@ def test_a_wrong_key_or_value_is_named_with_its_line(tmp_path: Path, old: str, n
             "allowed: any other name",
         ),
         (
+            "P64  ",
+            "server",
+            f":20: {TABLE} row 'server' column 'name': found 'server', the name of another record; "
+            "allowed: any other name",
+        ),
+        (
             "P64 ",
             "warm",
             f":20: {TABLE} row 'warm': found the name again (first on line 19); allowed: a name per bench",
@@ -292,7 +298,7 @@ def test_a_wrong_key_or_value_is_named_with_its_line(tmp_path: Path, old: str, n
             "10      3    inf",
             f"{R4} column 'prompts': found 10 (a whole number); allowed: a multiple of num_prefixes, 4",
         ),
-        ("3    inf", "3    0", f"{R4} column 'request_rate': found 0 (a whole number); allowed: more than 0.0"),
+        ("3    inf", "3    0", f"{R4} column 'request_rate': found 0 (a whole number); allowed: 1e-06 or more"),
         (
             "3    inf",
             "4294967296 inf",

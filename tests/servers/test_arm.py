@@ -5,7 +5,7 @@ import pytest
 from server_scenario import scenario
 
 from harness.errors import UsageError
-from harness.servers.arm import resolve_arm
+from harness.servers.arm import ResolvedArm, resolve_arm
 from harness.servers.kinds import server_kind
 
 
@@ -81,8 +81,24 @@ def test_secrets_stay_out_of_the_record() -> None:
     )
     assert on.env["HF_TOKEN"] == "x"
     assert on.args["api-key"] == "x"
-    assert on.as_dict()["env"] == {"OMP_NUM_THREADS": "2"}
-    assert on.as_dict()["args"] == {"tokenizer": "t", "max-num-batched-tokens": 8}
+    assert on.as_dict()["env"] == {"HF_TOKEN": "...", "OMP_NUM_THREADS": "2"}
+    assert on.as_dict()["args"] == {"api-key": "...", "hf-token": "...", "tokenizer": "t", "max-num-batched-tokens": 8}
+
+
+def test_secrets_inside_values_stay_out_of_the_record() -> None:
+    """User information of an address and a bearer's token are hidden wherever they stand; two such arms hash alike."""
+
+    def arm(secret: str) -> ResolvedArm:
+        url, bearer = f"https://me:{secret}@host/x", f"Authorization: Bearer {secret}"
+        settings = {"env": {"PROXY": url}, "args": {"header": bearer}, "deploy": {"stages": [], "urls": [url]}}
+        return resolve_arm(scenario({}, settings), "on")
+
+    recorded = arm("hush").as_dict()
+    assert recorded["env"] == {"PROXY": "https://...@host/x"}
+    assert recorded["args"] == {"header": "Authorization: Bearer ..."}
+    assert recorded["deploy"]["urls"] == ["https://...@host/x"]
+    assert "hush" not in json.dumps(recorded)
+    assert arm("hush").sha256 == arm("other").sha256
 
 
 @pytest.mark.parametrize(
@@ -92,6 +108,11 @@ def test_secrets_stay_out_of_the_record() -> None:
         ({}, {"args": {"port": 1}}, r"arms\.on\.args: found port; allowed: .*free port"),
         ({"args": {"served_model_name": "x"}}, {}, r"server\.args: found served_model_name; .*scenario's `model`"),
         ({"args": {"a-b": 1, "a_b": 2}}, {}, r"server\.args: found a_b twice"),
+        ({}, {"args": {"port=9": True}}, r"arms\.on\.args: found the name 'port=9'; allowed"),
+        ({}, {"args": {"--": 1}}, r"arms\.on\.args: found the name '--'; allowed"),
+        ({"args": {"a b": 1}}, {}, r"server\.args: found the name 'a b'; allowed"),
+        ({"env": {"A=B": "1"}}, {}, r"server\.env: found the name 'A=B'; allowed: a name without ="),
+        ({}, {"env": {"": "1"}}, r"arms\.on\.env: found the name ''; allowed"),
         ({}, {"deploy": {"stages": [{"block_size": 1}]}}, r"arms\.on\.deploy\.stages\[0\]: .*integer stage_id"),
         ({"deploy": {"stages": {"0": {}}}}, {}, r"server\.deploy\.stages: found dict; allowed: a list"),
         ({"deploy": {"stages": [{"stage_id": 0}, {"stage_id": 0}]}}, {}, r"stages\[1\]: found stage_id 0 twice"),

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.errors import UsageError
 from harness.servers.launch import Launch, free_port, port_is_free
 
 
@@ -56,3 +57,33 @@ def test_recorded_arguments_hide_secrets() -> None:
     argv = ("serve", "--api-key", "hush", "--tokenizer", "t", "--flag", "--hf-token", "hush")
     recorded = Launch(argv, {}, Path(), Path("t/server.log"), "http://127.0.0.1:1", 1, "m").recorded_argv()
     assert recorded == ("serve", "--api-key", "...", "--tokenizer", "t", "--flag", "--hf-token", "...")
+
+
+def test_references_are_looked_up_at_the_start_and_never_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server gets the variable's value; what is recorded shows the reference or nothing."""
+    monkeypatch.setenv("MINE", "hush")
+    argv = ("serve", "--label", "x-${MINE}", "--api-key", "${MINE}")
+    env = {"OMP_LABEL": "${MINE}", "HF_TOKEN": "${MINE}"}
+    started = Launch(argv, env, Path(), Path("t/server.log"), "http://127.0.0.1:1", 1, "m")
+    assert started.child_argv() == ("serve", "--label", "x-hush", "--api-key", "hush")
+    assert (started.child_env()["OMP_LABEL"], started.child_env()["HF_TOKEN"]) == ("hush", "hush")
+    assert started.recorded_argv() == ("serve", "--label", "x-${MINE}", "--api-key", "...")
+    assert started.recorded_env()["OMP_LABEL"] == "${MINE}"
+    assert started.recorded_env()["HF_TOKEN"] == "..."
+    monkeypatch.delenv("MINE")
+    with pytest.raises(UsageError, match=r"env OMP_LABEL: found \$\{MINE\}, which is not set"):
+        started.child_env()
+
+
+@pytest.mark.parametrize(
+    "name", ["DB_PASS", "BASIC_AUTH", "AWS_CREDENTIALS", "SESSION_COOKIE", "my_bearer", "HF_TOKEN"]
+)
+def test_names_of_secrets(name: str) -> None:
+    """A variable with such a name is recorded without its value."""
+    assert launch({name: "hush"}).recorded_env()[name] == "..."
+
+
+@pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "GIT_AUTHOR_NAME", "BYPASS", "PASSTHROUGH"])
+def test_names_that_only_look_like_secrets(name: str) -> None:
+    """A variable that changes what is measured keeps its value."""
+    assert launch({name: "1"}).recorded_env()[name] == "1"

@@ -204,18 +204,19 @@ def test_interrupted_body_stops_the_server(make_launch: MakeLaunch) -> None:
     assert not runs(server.guard_pid)
 
 
-def test_stop_works_without_the_guard(make_launch: MakeLaunch) -> None:
-    """Should the guard itself be killed, the stop still ends the server, its group and what is below it."""
-    launch = make_launch("--children", "1", "--detached", "1")
+def test_a_killed_guard_takes_the_server_along(make_launch: MakeLaunch) -> None:
+    """A server never outlives its guard, not even a stubborn one; that is a death, and the stop clears the rest."""
+    launch = make_launch("--children", "1", "--detached", "1", "--ignore-sigterm", "--stubborn-children")
     with ServerProcess.start(launch, PATIENT) as server:
         wait_for_log(launch, "listening")
         members = logged_pids(launch, "child") + logged_pids(launch, "detached")
         os.kill(server.guard_pid, signal.SIGKILL)
-        wait_for(lambda: not runs(server.guard_pid), "the guard's death")
-        assert server.alive
+        wait_for(lambda: not runs(server.pid), "the server's death")
+        wait_for(lambda: not server.alive, "the death to be noticed")
+        assert all(map(runs, members))
         report = server.stop()
-    assert (report.stopped_by, report.exit_status) == ("sigkill", None)
-    assert not any(map(runs, [server.pid, *members]))
+    assert (report.stopped_by, report.exit_status, report.leftovers) == ("died", None, 2)
+    assert not any(map(runs, members))
 
 
 def test_port_taken_by_another_after_the_stop(make_launch: MakeLaunch) -> None:
@@ -273,14 +274,16 @@ def test_recover_after_the_harness_was_killed(make_launch: MakeLaunch) -> None:
 
 
 def test_recover_after_harness_and_guard_were_killed(make_launch: MakeLaunch) -> None:
-    """With the guard dead too, recovery ends the server and its group by id."""
-    launch = make_launch("--children", "1")
+    """With the guard dead too the server dies by itself, and recovery ends what it had started, detached or not."""
+    launch = make_launch("--children", "1", "--detached", "1")
     with doomed_harness(launch) as (harness, pid, guard_pid):
         wait_for_log(launch, "listening")
         os.kill(guard_pid, signal.SIGKILL)
         harness.kill()
         harness.wait()
-        members = [pid, *logged_pids(launch, "child")]
+        wait_for(lambda: not runs(pid), "the server's death")
+        members = logged_pids(launch, "child") + logged_pids(launch, "detached")
+        assert len(members) == 2
         assert all(map(runs, members))
         assert recover(launch.trial_dir) is True
         assert not any(map(runs, members))
@@ -299,7 +302,7 @@ def test_recover_never_touches_a_reused_id(tmp_path: Path) -> None:
     """Processes with the recorded ids but another time of creation live on."""
     with subprocess.Popen([sys.executable, "-I", "-S", "-c", "import time; time.sleep(600)"]) as bystander:
         created = psutil.Process(bystander.pid).create_time()
-        record = {"port": 1, "argv": []}
+        record = {"port": 1, "argv": [], "mark": "0"}
         for role in ("harness_", "guard_", ""):
             record |= {f"{role}pid": bystander.pid, f"{role}create_time": created - 60.0}
         (tmp_path / SERVER_FILE).write_text(json.dumps(record))
@@ -313,7 +316,7 @@ def test_recover_never_touches_a_reused_id(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["{", "{}", '{"harness_pid": null}', "[]"])
 def test_recover_names_a_damaged_file(tmp_path: Path, text: str) -> None:
-    """A damaged `server.json` is named; nothing is guessed."""
+    """A damaged `.server.json` is named; nothing is guessed."""
     (tmp_path / SERVER_FILE).write_text(text)
     with pytest.raises(ResumeError, match=r"server\.json is unreadable"):
         recover(tmp_path)

@@ -1,8 +1,9 @@
 import pytest
 from cell_factory import make_cell, make_hit
 
+from harness.records import RequestRecord
 from harness.scenario import Validity
-from harness.validity import cell_invalid, pair_invalid
+from harness.validity import cell_caveats, cell_invalid, pair_invalid
 
 OFF = make_hit(0, 0, 0.0)
 ON = make_hit(1000, 926, 0.9375)
@@ -97,3 +98,31 @@ def test_silence_where_audio_was_asked_for_is_a_reason(absent):
     base = make_cell("cache_off", total_audio_duration_s=100.0, **spoken)
     other = make_cell("cache_on", total_audio_duration_s=absent, **spoken)
     assert pair_invalid(base, other, Validity()) == ("no audio was measured in cache_on",)
+
+
+@pytest.mark.parametrize(
+    ("duration", "lag", "valid"),
+    [(2.0, 250.0, True), (2.0, 251.0, False), (100.0, 2000.0, True), (100.0, 2001.0, False)],
+)
+def test_a_starved_client_measures_itself(duration, lag, valid):
+    """A lag of the client's loop over 250 ms and over 2% of the bench makes the cell invalid, and says so."""
+    cell = make_cell(duration=duration)
+    found = cell_invalid(cell, expects_caching=True, hit=ON, validity=Validity(), client_lag_ms=lag)
+    assert (found == ()) is valid
+    assert all("the client was starved" in reason and f"{lag:.0f} ms" in reason for reason in found)
+
+
+@pytest.mark.parametrize(
+    ("status", "tokens_from", "told"),
+    [("ok", "tokenizer", True), ("ok", "usage", False), ("failed", "tokenizer", False)],
+)
+def test_usage_is_missed_only_where_a_request_succeeded(status, tokens_from, told):
+    """A request that broke off cannot report usage: that says nothing of the server."""
+    requests = [RequestRecord(index=0, status=status, tokens_from=tokens_from, sent=0.0, queued=0.0)]
+    assert any("no usage" in text for text in cell_caveats(requests, None)) is told
+
+
+@pytest.mark.parametrize(("lag", "told"), [(None, False), (50.0, False), (51.0, True)])
+def test_a_late_client_is_told(lag, told):
+    """From 50 ms on the reader is told, long before the cell stops counting."""
+    assert (cell_caveats([], lag) == ("the client's own event loop was late by up to 51 ms",)) is told
