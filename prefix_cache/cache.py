@@ -194,14 +194,13 @@ class PrefixCache:
         step = self._consume(handle)
         start = time.perf_counter()
         wanted = set(ids)
-        reads = {}
+        timeout = self.config.wait_timeout
+        prefixes = {}
         for request, hit in step.hits.items():
             if request in wanted:
-                reads[request] = hit.read
+                prefixes[request] = len(hit.slots), hit.read.result(request, timeout)
             else:
                 hit.read.cancel()
-        timeout = self.config.wait_timeout
-        prefixes = {request: read.result(request, timeout) for request, read in reads.items()}
         merged = merge(step.rows, spans, ids, prefixes, self.config.required, self._pool, timeout)
         with self._consuming:
             self._counters.materialized_total += 1
@@ -248,7 +247,9 @@ class PrefixCache:
             return
         self._closed = True
         try:
-            if not self._log.failed:
+            if self._log.failed:
+                self._drop_parked()
+            else:
                 with torch.inference_mode():
                     self._flush()
         finally:
@@ -263,6 +264,7 @@ class PrefixCache:
             yield
         except BaseException as error:
             self._log.fail(error)
+            self._drop_parked()
             raise
 
     def _plan_hit(self, request: NewRequest, count: int) -> Hit:
@@ -337,7 +339,11 @@ class PrefixCache:
             self._flush()
             ticket = self._budget.reserve(nbytes, f"a step of {count} tokens")
             take = StepRows.adopt if owned else StepRows.hold
-            staged = take(rows, layout, count, self._copier, self._pool)
+            try:
+                staged = take(rows, layout, count, self._copier, self._pool)
+            except BaseException:
+                ticket.release()
+                raise
             self._log.append(Write(self._store, slots.copy(), staged, ticket, self.config.wait_timeout, self._counters))
         if not owned:
             self._counters.copied_out_bytes_total += nbytes
@@ -364,6 +370,11 @@ class PrefixCache:
         rows = ParkedRows(segment, 0, segment.used)
         slots = segment.slots[: segment.used]
         self._log.append(Write(self._store, slots, rows, segment.ticket, self.config.wait_timeout, self._counters))
+
+    def _drop_parked(self) -> None:
+        segment = self._buffer.take()
+        if segment is not None:
+            segment.ticket.release()
 
     def _consume(self, handle: StepHandle) -> SavedStep:
         step = self._open.pop(handle.step, None)

@@ -20,7 +20,7 @@ class Operation(Protocol):
         """Executes it; an exception makes the whole log fail, for good."""
 
     def abandon(self, error: BaseException) -> None:
-        """Called instead of `run` once the log has failed, so that nobody waits for ever."""
+        """Called instead of `run`, or after it failed, so that nobody waits for ever. May be called twice."""
 
 
 class OrderedLog:
@@ -56,19 +56,11 @@ class OrderedLog:
             CacheTimeout: the log stayed full.
             CacheFailed: an earlier operation failed.
         """
-        if self._worker is None:
-            self.check()
-            self._execute(operation)
-            self.check()
-            return
-        with self._changed:
-            if len(self._pending) >= self._capacity:
-                self._wait(lambda: len(self._pending) < self._capacity, "a place in the log")
-            self.check()
-            if self._closed:
-                raise CacheFailed("the prefix cache is shut down")
-            self._pending.append((time.monotonic(), operation))
-            self._changed.notify_all()
+        try:
+            self._admit(operation)
+        except BaseException as error:
+            operation.abandon(error)
+            raise
 
     def check(self) -> None:
         """Raises CacheFailed when anything has failed before."""
@@ -110,6 +102,21 @@ class OrderedLog:
             self._worker.join(self._timeout)
             if self._worker.is_alive():
                 raise CacheTimeout(f"waited {self._timeout:g} s for the log's worker to end: {self.depth()} left")
+
+    def _admit(self, operation: Operation) -> None:
+        if self._worker is None:
+            self.check()
+            self._execute(operation)
+            self.check()
+            return
+        with self._changed:
+            if len(self._pending) >= self._capacity:
+                self._wait(lambda: len(self._pending) < self._capacity, "a place in the log")
+            self.check()
+            if self._closed:
+                raise CacheFailed("the prefix cache is shut down")
+            self._pending.append((time.monotonic(), operation))
+            self._changed.notify_all()
 
     def _wait(self, ready: Callable[[], bool], what: str) -> None:
         self.waits += 1

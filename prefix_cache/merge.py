@@ -14,6 +14,8 @@ from prefix_cache.pool import BufferPool, layout_of
 from prefix_cache.staging import StagedRows
 
 Span = tuple[int, int]
+Prefix = tuple[int, Mapping[str, Tensor]]
+"""Rows that a request hits: how many, and by key with room behind them for its own."""
 
 _VIEW_SHARE = 4  # a request with at least a quarter of the step's rows is handed a view of them
 
@@ -28,7 +30,7 @@ def merge(
     staged: StagedRows,
     spans: Mapping[str, Span],
     ids: Sequence[str],
-    prefixes: Mapping[str, Mapping[str, Tensor]],
+    prefixes: Mapping[str, Prefix],
     required: frozenset[str],
     pool: BufferPool,
     timeout: float,
@@ -40,7 +42,7 @@ def merge(
 
     Parameters:
         spans: first and last-plus-one row of every request of the step.
-        prefixes: by request, the rows it hits with room behind them for its own.
+        prefixes: of the requests that hit something.
     """
     rows = staged.host(timeout)
     total = max((stop for _, stop in spans.values()), default=0)
@@ -60,9 +62,7 @@ def merge(
                 continue
             start, stop = spans[request]
             if request in prefixes:
-                by_id[request] = _prepend(
-                    key, value[start:stop], prefixes[request].get(key), prefixes[request], required
-                )
+                by_id[request] = _prepend(key, value[start:stop], prefixes[request], required)
                 nbytes += value[start:stop].nbytes
             else:
                 by_id[request] = value[start:stop]
@@ -88,17 +88,16 @@ def _copy(rows: Mapping[str, Tensor], spans: Sequence[Span], pool: BufferPool) -
     return {key: list(target.split(lengths)) for key, target in targets.items()}, nbytes
 
 
-def _prepend(
-    key: str, own: Tensor, hit: Tensor | None, prefix: Mapping[str, Tensor], required: frozenset[str]
-) -> Tensor:
-    if hit is None:
+def _prepend(key: str, own: Tensor, prefix: Prefix, required: frozenset[str]) -> Tensor:
+    length, rows = prefix
+    out = rows.get(key)
+    if out is None:
         # The key was first written after the read: none of the prefix's tokens emitted it.
         if key in required:
             raise CacheFailed(f"a hit has no {key!r} rows") from AbsentRow(key)
-        length = len(next(iter(prefix.values())))
-        hit = torch.zeros((length, *own.shape[1:]), dtype=own.dtype)
-    hit[len(hit) - len(own) :] = own
-    return hit
+        out = torch.zeros((length + len(own), *own.shape[1:]), dtype=own.dtype)
+    out[length:] = own
+    return out
 
 
 def _length(span: Span) -> int:

@@ -35,6 +35,7 @@ class Write:
         self._counters.rows_written_total += len(self._slots)
         self._counters.written_bytes_total += sum(value.nbytes for value in rows.values())
         self._counters.write_seconds_total += time.perf_counter() - start
+        self._rows.written()
         self._ticket.release()
 
     def abandon(self, error: BaseException) -> None:  # noqa: ARG002 - the error is the log's to report

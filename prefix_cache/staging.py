@@ -29,6 +29,9 @@ class StagedRows(Protocol):
             CacheTimeout: they did not arrive within `timeout` seconds.
         """
 
+    def written(self) -> None:
+        """They are in the store: only their host memory is still of use."""
+
 
 class StepRows:
     """One step's rows in memory of their own."""
@@ -68,6 +71,9 @@ class StepRows:
             self._landing.wait(timeout)
         return self._rows
 
+    def written(self) -> None:
+        pass
+
 
 class Segment:
     """Rows of several decode steps, one behind the other, that will be one WRITE.
@@ -83,7 +89,7 @@ class Segment:
         self.slots = np.empty(capacity, dtype=np.int64)
         self.used = self.steps = 0
         self._copier = copier
-        self._held = carve(copier.staging(row_bytes(layout, capacity)), layout, capacity)
+        self._held: Mapping[str, Tensor] = carve(copier.staging(row_bytes(layout, capacity)), layout, capacity)
         self._landed = self._held if copier.on_host else pool.lease_rows(layout, capacity)
         self._landings: list[tuple[int, Landing]] = []
         self._lock = threading.Lock()
@@ -101,6 +107,11 @@ class Segment:
             for landing in self._land(start, stop):
                 landing.wait(timeout)
         return {key: value[start:stop] for key, value in self._landed.items()}
+
+    def let_go(self) -> None:
+        """Gives the device memory back; everything has landed."""
+        with self._lock:
+            self._held = {}
 
     def _land(self, start: int, stop: int) -> list[Landing]:
         with self._lock:
@@ -124,6 +135,9 @@ class ParkedRows:
 
     def host(self, timeout: float) -> Mapping[str, Tensor]:
         return self._segment.host(self._start, self._stop, timeout)
+
+    def written(self) -> None:
+        self._segment.let_go()
 
 
 class DecodeBuffer:
@@ -153,7 +167,11 @@ class DecodeBuffer:
         if self._filling is None:
             capacity = min(self._max_rows, len(slots) * self._max_steps)
             ticket = self._budget.reserve(row_bytes(layout, capacity), "parked decode rows")
-            self._filling = Segment(layout, capacity, self._copier, self._pool, ticket)
+            try:
+                self._filling = Segment(layout, capacity, self._copier, self._pool, ticket)
+            except BaseException:
+                ticket.release()
+                raise
         return self._filling.park(slots, rows)
 
     @property

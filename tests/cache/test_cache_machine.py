@@ -27,11 +27,11 @@ class CacheMachine(RuleBasedStateMachine):
 
     @initialize(
         num_blocks=st.sampled_from([10, 14, 24]),
-        block_size=st.sampled_from([1, 2, 3]),
+        block_size=st.sampled_from([1, 2, 3, 4]),
         lifo=st.booleans(),
         hidden_required=st.booleans(),
         lateness=st.sampled_from([Lateness.SOON, Lateness.WAITED]),
-        staging_rows=st.sampled_from([1, 4, 64]),
+        staging_rows=st.sampled_from([2, 64]),
         device_bytes=st.sampled_from([1, 1000, 1 << 20]),
         max_inflight_steps=st.sampled_from([1, 8]),
         retain_bytes=st.sampled_from([1, 1 << 20]),
