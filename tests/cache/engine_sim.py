@@ -286,7 +286,7 @@ class EngineSim:
             rows[HIDDEN.name] = hidden_rows(states)
         if any(request.emits for request, _ in plan.batch):
             rows[AUX.name] = stamped_rows(AUX, self._stamp, total)
-        if habits.code or not (rows or self._stamp):
+        if habits.code:
             rows[CODE.name] = stamped_rows(CODE, self._stamp, total)
         self._stamp += total
         return rows

@@ -283,10 +283,9 @@ def two_steps(cache: PrefixCache, *, decode: bool) -> None:
 )
 def test_a_copy_that_fails_gives_its_budget_back(make: Make, where: str, decode: bool) -> None:
     """An error of the device path reaches the engine, and what was reserved for the step is free again."""
-    cache = make(lambda pool: TroubledCopier(pool, where, device_is_full))
+    cache = make(lambda pool: TroubledCopier(pool, where, device_is_full), threaded=False)
     with pytest.raises(MemoryError):
         two_steps(cache, decode=decode)
-    cache.shutdown()
     assert cache.stats().staged_bytes == 0
 
 
