@@ -117,7 +117,7 @@ class PrefixCache:
         for hit in self._hits.values():
             hit.read.cancel()
         self._hits = {}
-        self._scheduled = scheduled
+        self._scheduled = dict(scheduled)
         self._pure = (
             not new
             and not finished

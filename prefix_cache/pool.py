@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections import deque
 from collections.abc import Mapping
 from itertools import accumulate
 
@@ -34,8 +35,9 @@ class BufferPool:
     def __init__(self, retain_bytes: int, *, pinned: bool = False) -> None:
         self._retain, self._pinned = retain_bytes, pinned
         self._idle: list[npt.NDArray[np.uint8]] = []
-        # A buffer may come back from a garbage collection inside `lease`.
-        self._lock = threading.RLock()
+        # A buffer may come back inside any of our own lines, from a garbage collection: it only queues here.
+        self._returned: deque[npt.NDArray[np.uint8]] = deque()
+        self._lock = threading.Lock()
 
     def warm(self, nbytes: int) -> None:
         """Adds idle buffers whose pages are there already: half of `nbytes` in one, a quarter in the next, ..."""
@@ -43,18 +45,19 @@ class BufferPool:
         while size >= _SMALLEST:
             buffer = self._allocate(size)
             buffer.fill(0)
-            self._put_back(buffer)
+            self._returned.append(buffer)
             size //= 2
 
     def lease(self, nbytes: int) -> Tensor:
         """Uninitialised memory: uint8 [nbytes], aligned for every dtype."""
         with self._lock:
+            self._collect()
             buffer = self._take(nbytes)
         if buffer is None:
             buffer = self._allocate(nbytes)
         view = buffer[:nbytes]
         # torch keeps `view` alive for as long as anything shares the tensor's storage.
-        finalizer = weakref.finalize(view, self._put_back, buffer)
+        finalizer = weakref.finalize(view, self._returned.append, buffer)
         finalizer.atexit = False
         return torch.from_numpy(view)
 
@@ -65,7 +68,15 @@ class BufferPool:
     @property
     def idle_bytes(self) -> int:
         with self._lock:
+            self._collect()
             return sum(buffer.nbytes for buffer in self._idle)
+
+    def _collect(self) -> None:
+        while self._returned:
+            self._idle.append(self._returned.popleft())
+        surplus = sum(buffer.nbytes for buffer in self._idle) - self._retain
+        while self._idle and surplus > 0:
+            surplus -= self._idle.pop(0).nbytes
 
     def _take(self, nbytes: int) -> npt.NDArray[np.uint8] | None:
         best: int | None = None
@@ -81,12 +92,6 @@ class BufferPool:
         size = max(_SMALLEST, 1 << (nbytes - 1).bit_length())
         buffer: npt.NDArray[np.uint8] = torch.empty(size, dtype=torch.uint8, pin_memory=self._pinned).numpy()
         return buffer
-
-    def _put_back(self, buffer: npt.NDArray[np.uint8]) -> None:
-        with self._lock:
-            self._idle.append(buffer)
-            while self._idle and sum(idle.nbytes for idle in self._idle) > self._retain:
-                self._idle.pop(0)
 
 
 def row_bytes(layout: Layout, count: int) -> int:

@@ -259,11 +259,11 @@ FAULTS = (
     Fault(
         "the pool takes memory back while a view lives",
         "pool.py",
-        "        finalizer = weakref.finalize(view, self._put_back, buffer)\n"
+        "        finalizer = weakref.finalize(view, self._returned.append, buffer)\n"
         "        finalizer.atexit = False\n"
         "        return torch.from_numpy(view)\n",
         "        lease = torch.from_numpy(view)\n"
-        "        finalizer = weakref.finalize(lease, self._put_back, buffer)\n"
+        "        finalizer = weakref.finalize(lease, self._returned.append, buffer)\n"
         "        finalizer.atexit = False\n"
         "        return lease\n",
         "Rows that somebody still reads are overwritten by a later step.",
