@@ -31,6 +31,7 @@ def started_bench(folder: Path, scenario: Path, *, cell: str) -> tuple[object, P
 
 
 def check_resumed(run: Path, folder: Path, trials: int) -> None:
+    was_left = len(list(run.glob("trials/*/trial.json"))) < trials
     done = bench("run", "--resume", run)
     assert done.returncode == 0, done.stderr
     assert servers_of(folder) == []
@@ -39,6 +40,9 @@ def check_resumed(run: Path, folder: Path, trials: int) -> None:
     assert not list(run.rglob(".*.partial"))
     manifest = json.loads((run / "manifest.json").read_text())
     assert manifest["finished_at"]
+    if not was_left:
+        assert manifest["resumed_at"] == []
+        return
     (resumed_at,) = manifest["resumed_at"]
     records = [json.loads(path.read_text()) for path in run.glob("trials/*/trial.json")]
     after = [record for record in records if record["started_at"] >= resumed_at]
