@@ -181,12 +181,12 @@ def _finish(store: RunStore, as_json: bool) -> bool:
     """Writes the report and prints it; True when everything in it counts."""
     from rich.console import Console
 
-    from harness.report import build_report, regenerate, render_terminal
+    from harness.report import build_report, render_terminal, write
     from harness.report.machine import to_json
     from harness.report.terminal import WIDE
 
-    path = regenerate(store)
     report = build_report(store)
+    path = write(store, report)
     if as_json:
         typer.echo(json.dumps({**to_json(report), "report": str(path)}, indent=1))
     else:

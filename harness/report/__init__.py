@@ -11,15 +11,19 @@ from harness.report.model import Report, build_report
 from harness.report.terminal import render_terminal
 from harness.store import RunStore
 
-__all__ = ["Report", "build_report", "draw_figures", "regenerate", "render_markdown", "render_terminal"]
+__all__ = ["Report", "build_report", "draw_figures", "regenerate", "render_markdown", "render_terminal", "write"]
 
 
 def regenerate(store: RunStore) -> Path:
-    """Write `report.md` and `figures/*.png` into the run's folder from its records; return the report's path.
+    """Write `report.md` and `figures/*.png` into the run's folder from its records; return the report's path."""
+    return write(store, build_report(store))
+
+
+def write(store: RunStore, report: Report) -> Path:
+    """Write a report that was built from `store`; return its path.
 
     Without matplotlib the report is written without figures and says which extra brings them.
     """
-    report = build_report(store)
     figures: tuple[str, ...] | None
     try:
         figures = tuple(path.name for path in draw_figures(report, store.path / "figures"))

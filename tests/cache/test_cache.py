@@ -387,7 +387,11 @@ def test_an_engine_that_cannot_be_followed_is_refused(
 
 
 def test_an_engine_that_can_be_followed_is_not() -> None:
-    PrefixCache(CacheConfig(8, 4, warm_bytes=0), EngineLayout(4, match_tokens=8)).shutdown()
+    """Whole blocks, one group of full attention: the cache is made, and serves."""
+    cache = PrefixCache(CacheConfig(8, 4, warm_bytes=0), EngineLayout(4, match_tokens=8))
+    fill(cache)
+    cache.shutdown()
+    assert cache.stats().rows_written_total == BLOCK
 
 
 def test_bounds_come_from_the_environment() -> None:
