@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, get_args
+from dataclasses import dataclass, field
+from typing import get_args
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -14,6 +14,7 @@ from harness.errors import UsageError
 from harness.tiny_omni.config import EngineConfig
 from harness.tiny_omni.engine import EngineStats
 from harness.tiny_omni.request import FinishReason
+from prefix_cache.integrations.series import cache_families
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -89,7 +90,7 @@ class EngineCollector(Collector):
         yield success
         yield self._gauge("vllm:cache_config_info", "The cache's configuration.", self._cache_config(), 1.0)
         if stats.cache is not None:
-            yield from self._cache_families(stats.cache)
+            yield from cache_families(stats.cache, self._labels)
 
     def _cache_config(self) -> dict[str, str]:
         config = self._config
@@ -100,21 +101,6 @@ class EngineCollector(Collector):
             "cache_dtype": "auto",
             "is_attention_free": "False",
         }
-
-    def _cache_families(self, cache: Any) -> Iterator[Metric]:
-        """One family per field of the cache's statistics; a mapping's keys become the label `key`."""
-        for each in fields(cache):
-            value = getattr(cache, each.name)
-            name, text = f"prefix_cache:{each.name}", f"{each.name.replace('_', ' ')} of the output cache."
-            if isinstance(value, Mapping):
-                family = GaugeMetricFamily(name, text, labels=[*self._labels, "key"])
-                for key, number in value.items():
-                    family.add_metric([*self._labels.values(), str(key)], number)
-                yield family
-            elif each.name.endswith("_total"):
-                yield self._counter(name, text, {}, value)
-            else:
-                yield self._gauge(name, text, {}, value)
 
     def _counter(self, name: str, text: str, more: Mapping[str, str], value: float) -> Metric:
         labels = {**self._labels, **more}

@@ -178,7 +178,8 @@ def _find(scenario: Scenario, base: Path) -> Path | None:
         return named
     if scenario.server.kind == "tiny-omni":
         return Path(harness.__file__).parent / "tiny_omni" / "assets"
-    for folder in (base / Path(scenario.model).expanduser(), Path(scenario.model).expanduser()):
+    named = Path(scenario.server.model_path or scenario.model).expanduser()
+    for folder in (base / named, named):
         if (folder / "tokenizer.json").is_file():
             return folder
     return None
