@@ -42,7 +42,7 @@ workloads:
       R4o  32         16         4            4      2           8       3    2.5
 """
 TOP_KEYS = "schema, name, description, model, tokenizer, server, arms, rounds, order, seed, validity, workloads"
-ARM_KEYS = "baseline, args, env, python, source, deploy, prefix_cache"
+ARM_KEYS = "baseline, url, args, env, python, source, deploy, prefix_cache"
 BLOCK_KEYS = "dataset, modalities, endpoint, client, ignore_eos, extra_body, request_rate, burstiness, reported, table"
 HEADER = "name shared_prefix random_len output range_ratio concurrency prompts seed"
 NAME_RULE = "letters, digits and . _ + - after a first letter or digit"
