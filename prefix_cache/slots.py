@@ -7,35 +7,41 @@ import numpy.typing as npt
 
 Slots = npt.NDArray[np.int64]
 
+_FEW = 24  # requests up to which a loop over plain integers beats the fixed cost of six numpy calls
+
 
 def slots_of(
     block_table: npt.NDArray[np.int32],
     computed: npt.NDArray[np.integer],
-    counts: npt.NDArray[np.integer],
+    counts: npt.NDArray[np.integer] | int,
     block_size: int,
 ) -> Slots:
     """Slots of a step's tokens, request after request.
 
     Parameters:
         block_table: int32 [>=R, max_blocks], the physical block of each logical one.
-        computed: [R], tokens each request had computed before the step.
-        counts: [R], tokens each request computes in the step.
+        computed: [>=R], tokens each request had computed before the step.
+        counts: [R], tokens each request computes in the step; or R itself, where each computes one.
         block_size: tokens per block.
 
     Returns:
         int64 [sum(counts)], `block_id * block_size + offset` of every token.
     """
-    requests = len(counts)
-    position: npt.NDArray[np.integer] = computed[:requests]
-    if not np.count_nonzero(counts != 1):
-        row: npt.NDArray[np.integer] = np.arange(requests)
+    if isinstance(counts, int) and counts <= _FEW:
+        block, size = block_table.item, block_size
+        found = [block(row, at // size) * size + at % size for row, at in enumerate(computed[:counts].tolist())]
+        return np.array(found, dtype=np.int64)
+    if isinstance(counts, int):
+        row: npt.NDArray[np.integer] = np.arange(counts)
+        position: npt.NDArray[np.integer] = computed[:counts]
     else:
+        requests = len(counts)
         row = np.repeat(np.arange(requests), counts)
         first = np.cumsum(counts) - counts
-        position = np.repeat(position - first, counts) + np.arange(len(row))
+        position = np.repeat(computed[:requests] - first, counts) + np.arange(len(row))
     logical = position // block_size
     # physical * size + offset, with offset = position - logical * size
-    slots: Slots = block_table[row, logical] - logical.astype(np.int64, copy=False)
+    slots: Slots = np.subtract(block_table[row, logical], logical, dtype=np.int64)
     slots *= block_size
     slots += position
     return slots

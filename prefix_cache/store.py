@@ -1,4 +1,4 @@
-"""The host store: one mirror of the paged KV cache per key, and one presence bit per (key, slot)."""
+"""The host store: one mirror of the paged KV cache per key, and a word per slot with a presence bit per key."""
 
 from __future__ import annotations
 
@@ -11,30 +11,34 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from prefix_cache.errors import AbsentRow
+from prefix_cache.errors import AbsentRow, StepError
 from prefix_cache.pool import BufferPool
 from prefix_cache.slots import Slots
 
+_MAX_KEYS = 64
 _RUN = 16  # rows a run must have on average before copying runs beats one scatter or gather
+_Runs = list[tuple[int, int]]
 
 
 class _Mirror:
-    """One key's rows [num_slots, *row_shape] and presence bits [num_slots]."""
+    """One key's rows [num_slots, *row_shape], and the bit that stands for the key."""
 
-    __slots__ = ("present", "rows", "touched")
+    __slots__ = ("bit", "rows")
 
-    def __init__(self, num_slots: int, num_blocks: int, like: Tensor) -> None:
+    def __init__(self, num_slots: int, bit: int, like: Tensor) -> None:
         self.rows = _untouched(num_slots * like[0].nbytes).view(like.dtype).view(num_slots, *like.shape[1:])
-        self.present: npt.NDArray[np.bool_] = np.zeros(num_slots, dtype=np.bool_)
-        self.touched: npt.NDArray[np.bool_] = np.zeros(num_blocks, dtype=np.bool_)
+        self.bit = np.uint64(1 << bit)
 
 
 class RowStore:
     """Rows by key and slot. Used by one thread only: the log's worker."""
 
     def __init__(self, num_blocks: int, block_size: int, required: frozenset[str]) -> None:
-        self._num_blocks, self._block_size, self._required = num_blocks, block_size, required
+        self._block_size, self._required = block_size, required
         self._mirrors: dict[str, _Mirror] = {}
+        # Bits of the keys that have a row: now, in each slot; ever, in each block.
+        self._present: npt.NDArray[np.uint64] = np.zeros((num_blocks, block_size), dtype=np.uint64)
+        self._touched: npt.NDArray[np.uint64] = np.zeros(num_blocks, dtype=np.uint64)
 
     def keys(self) -> tuple[str, ...]:
         return tuple(self._mirrors)
@@ -43,20 +47,19 @@ class RowStore:
         """Stores `rows` [N, *row_shape] of each key at `slots` [N], and forgets every other key's rows there.
 
         A slot has one tenant: a key its tenant did not emit must not serve the last tenant's row.
+
+        Raises:
+            StepError: more keys than bits.
         """
         if not len(slots):
             return
+        runs, bits = _runs(slots), np.uint64(0)
         for key, value in rows.items():
-            mirror = self._mirrors.get(key)
-            if mirror is None:
-                mirror = _Mirror(self._num_blocks * self._block_size, self._num_blocks, value)
-                self._mirrors[key] = mirror
-            _scatter(mirror.rows, slots, value)
-            mirror.present[slots] = True
-            mirror.touched[slots // self._block_size] = True
-        for key, mirror in self._mirrors.items():
-            if key not in rows:
-                mirror.present[slots] = False
+            mirror = self._mirrors.get(key) or self._add(key, value)
+            _scatter(mirror.rows, slots, runs, value)
+            bits |= mirror.bit
+        self._present.reshape(-1)[slots] = bits
+        self._touched[slots // self._block_size] |= bits
 
     def read(self, blocks: Slots, room: int, pool: BufferPool) -> tuple[dict[str, Tensor], int]:
         """Gathers whole blocks of every key.
@@ -73,32 +76,37 @@ class RowStore:
         Raises:
             AbsentRow: a required key has no row at one of the slots.
         """
-        size, zeroed = self._block_size, 0
-        hit = len(blocks) * size
+        hit = len(blocks) * self._block_size
         for key in self._required:
             if key not in self._mirrors:
                 raise AbsentRow(f"{key!r}: no row was ever written, and {hit} are hit")
+        present = self._present[blocks].reshape(-1)
+        absent = {key: np.flatnonzero(present & mirror.bit == 0) for key, mirror in self._mirrors.items()}
+        for key in self._required:
+            if len(absent[key]):
+                block, offset = divmod(int(absent[key][0]), self._block_size)
+                slot = int(blocks[block]) * self._block_size + offset
+                raise AbsentRow(f"{key!r}: {len(absent[key])} of {hit} hit rows are absent, the first at slot {slot}")
         layout = {key: (mirror.rows.shape[1:], mirror.rows.dtype) for key, mirror in self._mirrors.items()}
-        gathered = pool.lease_rows(layout, hit + room)
+        gathered, runs = pool.lease_rows(layout, hit + room), _runs(blocks)
         for key, mirror in self._mirrors.items():
-            present = mirror.present.reshape(self._num_blocks, size)[blocks].reshape(-1)
-            missing = hit - int(np.count_nonzero(present))
-            if missing and key in self._required:
-                at = int(np.flatnonzero(~present)[0])
-                slot = int(blocks[at // size]) * size + at % size
-                raise AbsentRow(f"{key!r}: {missing} of {hit} hit rows are absent, the first at slot {slot}")
-            _gather(mirror.rows.view(self._num_blocks, -1), blocks, gathered[key][:hit].view(len(blocks), -1))
-            if missing:
-                gathered[key][:hit][torch.from_numpy(~present)] = 0
-                zeroed += missing
-        return gathered, zeroed
+            table = mirror.rows.view(len(self._touched), -1)
+            _gather(table, blocks, runs, gathered[key][:hit].view(len(blocks), -1))
+            gathered[key][torch.from_numpy(absent[key])] = 0
+        return gathered, sum(map(len, absent.values()))
 
     def resident_bytes(self) -> dict[str, int]:
         """Bytes of the blocks ever written, by key: what the mirror costs in memory, up to page rounding."""
         return {
-            key: int(np.count_nonzero(mirror.touched)) * self._block_size * mirror.rows[0].nbytes
+            key: int(np.count_nonzero(self._touched & mirror.bit)) * self._block_size * mirror.rows[0].nbytes
             for key, mirror in list(self._mirrors.items())
         }
+
+    def _add(self, key: str, like: Tensor) -> _Mirror:
+        if len(self._mirrors) == _MAX_KEYS:
+            raise StepError(f"{key!r} is key number {_MAX_KEYS + 1}; allowed: {_MAX_KEYS} keys of per-token outputs")
+        mirror = self._mirrors[key] = _Mirror(self._present.size, len(self._mirrors), like)
+        return mirror
 
 
 def _untouched(nbytes: int) -> Tensor:
@@ -112,9 +120,8 @@ def _untouched(nbytes: int) -> Tensor:
     return torch.frombuffer(memory, dtype=torch.uint8)
 
 
-def _scatter(table: Tensor, slots: Slots, value: Tensor) -> None:
+def _scatter(table: Tensor, slots: Slots, runs: _Runs | None, value: Tensor) -> None:
     """`table[slots] = value`, run by run where there are few long runs."""
-    runs = _runs(slots)
     if runs is None:
         # numpy copies a row in one piece; torch's scatter goes element by element.
         _whole_rows(table)[slots] = _whole_rows(value)
@@ -130,9 +137,8 @@ def _whole_rows(rows: Tensor) -> npt.NDArray[np.void]:
     return flat.view(torch.uint8).numpy().view(f"V{flat[0].nbytes}").reshape(-1)
 
 
-def _gather(table: Tensor, indices: Slots, out: Tensor) -> None:
+def _gather(table: Tensor, indices: Slots, runs: _Runs | None, out: Tensor) -> None:
     """`out[:] = table[indices]`, run by run where there are few long runs."""
-    runs = _runs(indices)
     if runs is None:
         torch.index_select(table, 0, torch.from_numpy(indices), out=out)
         return
@@ -141,7 +147,7 @@ def _gather(table: Tensor, indices: Slots, out: Tensor) -> None:
         out[start:stop].copy_(table[first : first + stop - start])
 
 
-def _runs(indices: Slots) -> list[tuple[int, int]] | None:
+def _runs(indices: Slots) -> _Runs | None:
     """Positions of runs of consecutive indices, or None when there are too many to copy one by one."""
     cuts = np.flatnonzero(np.diff(indices) != 1) + 1
     if len(cuts) > len(indices) // _RUN:

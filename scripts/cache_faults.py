@@ -48,8 +48,8 @@ FAULTS = (
     Fault(
         "forget the presence clear",
         "store.py",
-        "                mirror.present[slots] = False\n",
-        "                pass\n",
+        "        self._present.reshape(-1)[slots] = bits\n",
+        "        self._present.reshape(-1)[slots] |= bits\n",
         "A recycled block serves an old tenant's row of a key that its new tenant does not emit.",
         (
             "test_cache.py::test_a_recycled_block_forgets_the_keys_its_new_tenant_does_not_emit",
@@ -226,7 +226,7 @@ FAULTS = (
     Fault(
         "zeros for absent required rows",
         "store.py",
-        "            if missing and key in self._required:\n",
+        "            if len(absent[key]):\n",
         "            if False:\n",
         "A prefix that was never computed here is served as data.",
         ("test_cache.py::test_a_hit_over_rows_never_written_is_an_error_for_good",),
@@ -234,8 +234,8 @@ FAULTS = (
     Fault(
         "absent optional rows are not zeroed",
         "store.py",
-        "                gathered[key][:hit][torch.from_numpy(~present)] = 0\n",
-        "                pass\n",
+        "            gathered[key][torch.from_numpy(absent[key])] = 0\n",
+        "            pass\n",
         "An old tenant's row, or a pool buffer's last content, is served as an optional row.",
         ("test_cache.py::test_a_recycled_block_forgets_the_keys_its_new_tenant_does_not_emit", MACHINE_INLINE),
     ),

@@ -234,8 +234,8 @@ class Engine:
         batch, size = self._scheduler.batch, self.config.block_size
         tables = batch.block_table[rows]
         positions = positions_of(computed, counts)
-        slots = slots_of(tables, computed, counts, size)
         ends = np.cumsum(counts)
+        slots = slots_of(tables, computed, len(ids) if ends[-1] == len(ids) else counts, size)
         samples = np.array([chunk.samples for chunk in plan.chunks])
         step = build_input(
             token_ids=batch.token_ids[np.repeat(rows, counts), positions],

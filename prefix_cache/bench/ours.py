@@ -21,7 +21,11 @@ class _Native:
     new: list[NewRequest]
     finished: list[str]
     ids: list[str]
+    total: int
     rows: Mapping[str, Tensor]
+
+    def counts(self) -> npt.NDArray[np.int64]:
+        return np.fromiter(self.scheduled.values(), dtype=np.int64, count=len(self.scheduled))
 
 
 class Ours:
@@ -33,15 +37,13 @@ class Ours:
 
     def prepare(self, step: Step, rows: Mapping[str, Tensor]) -> _Native:
         new = [NewRequest(arrival.id, arrival.computed, arrival.blocks) for arrival in step.arrivals]
-        return _Native(step.scheduled, new, step.finished, step.ids, rows)
+        return _Native(step.scheduled, new, step.finished, step.ids, step.total, rows)
 
     def begin(self, native: _Native) -> None:
         self._cache.begin_step(native.scheduled, native.new, native.finished)
 
     def save(self, native: _Native) -> StepHandle:
-        counts = np.fromiter(native.scheduled.values(), dtype=np.int64, count=len(native.scheduled))
-        slots = slots_of(self._engine.table, self._engine.computed, counts, self._block_size)
-        return self._cache.save_step(native.ids, counts, slots, native.rows)
+        return self._cache.save_step(native.ids, native.counts(), self.slots(native), native.rows)
 
     def materialize(self, handle: StepHandle, native: _Native) -> StepOutputs:
         return self._cache.materialize(handle, native.ids)
@@ -50,7 +52,8 @@ class Ours:
         self._cache.discard(handle)
 
     def slots(self, native: _Native) -> npt.NDArray[np.int64]:
-        counts = np.fromiter(native.scheduled.values(), dtype=np.int64, count=len(native.scheduled))
+        # A runner knows the step's total: as many tokens as requests are one each.
+        counts = len(native.ids) if native.total == len(native.ids) else native.counts()
         return slots_of(self._engine.table, self._engine.computed, counts, self._block_size)
 
     def rows(self, outputs: StepOutputs) -> dict[str, dict[str, Tensor]]:

@@ -366,6 +366,28 @@ def test_slots_follow_the_block_table() -> None:
         assert slots_of(table, computed, np.array(counts, dtype=np.int64), 4).tolist() == expected
 
 
+def test_more_keys_than_presence_bits_are_refused() -> None:
+    """The 65th key is one typed error, and says how many may be."""
+    store = RowStore(1, 4, frozenset())
+    store.write(np.array([0]), {f"key-{index}": torch.zeros(1, 2) for index in range(64)})
+    with pytest.raises(StepError, match="'late' is key number 65; allowed: 64 keys"):
+        store.write(np.array([1]), {"late": torch.zeros(1, 2)})
+
+
+@pytest.mark.parametrize("requests", [0, 1, 24, 25, 80])
+def test_slots_of_one_token_each_need_no_counts(requests: int) -> None:
+    """A number of requests in place of their counts gives what counts of one give, for few and for many."""
+    generator = np.random.default_rng(2)
+    table = generator.integers(0, 1 << 28, (80, 16)).astype(np.int32)
+    computed = generator.integers(0, 256, 80).astype(np.int32)
+    slots = slots_of(table, computed, requests, 16)
+    assert slots.dtype == np.int64
+    assert slots.tolist() == slots_of(table, computed, np.ones(requests, dtype=np.int64), 16).tolist()
+    assert slots.tolist() == [
+        int(table[row, at // 16]) * 16 + at % 16 for row, at in enumerate(computed[:requests].tolist())
+    ]
+
+
 @pytest.mark.parametrize(
     ("layout", "error", "advice"),
     [
