@@ -16,6 +16,7 @@ from harness._scenario_types import (
     Count,
     Frozen,
     Name,
+    Positive,
     Prompts,
     Rate,
     Share,
@@ -25,11 +26,13 @@ from harness._scenario_types import (
 )
 
 Modality = Literal["text", "audio"]
-Dataset = Literal["random", "prefix_repetition"]
-Endpoint = Literal["chat", "completions"]
+Dataset = Literal["random", "prefix_repetition", "seed_tts"]
+Endpoint = Literal["chat", "completions", "speech"]
+Task = Literal["clone", "speak", "transcribe"]
+Locale = Literal["en", "zh"]
 Client = Literal["bench", "vllm-bench"]
 
-RESERVED_BODY = frozenset({"model", "messages", "prompt", "stream", "n"})
+RESERVED_BODY = frozenset({"model", "messages", "prompt", "input", "stream", "n"})
 """Keys that `extra_body` may not change: the client could no longer tell what it measures."""
 
 
@@ -62,6 +65,14 @@ class Bench(Frozen):
     prefix_len: SomeTokens | None = None
     suffix_len: SomeTokens | None = None
     num_prefixes: Prompts | None = None
+    # dataset: seed_tts
+    path: str | None = None
+    """Folder of the set, which holds `{locale}/meta.lst`."""
+    locale: Locale | None = None
+    first: Positive | None = None
+    """Line of `meta.lst` that the first prompt is made of; the others follow."""
+    task: Task | None = None
+    """Say a text in a recorded voice, say it in the server's own voice, or write down what a recording says."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -89,10 +100,22 @@ class Bench(Frozen):
             yield refusal(describe(self.seed), f"0 to {_MAX_SEED}", "seed")
         if not self.modalities or len(set(self.modalities)) != len(self.modalities):
             yield refusal(f"[{', '.join(self.modalities)}]", "each modality once, at least one", "modalities")
-        if self.endpoint == "completions" and self.modalities != ("text",):
-            yield refusal("audio from endpoint completions", "[text], or endpoint chat", "modalities")
+        only = _ONLY.get(self.endpoint)
+        if only is not None and self.modalities != (only,):
+            other = "audio" if only == "text" else "text"
+            yield refusal(f"{other} from endpoint {self.endpoint}", f"[{only}], or endpoint chat", "modalities")
+        yield from self._speech_refusals()
         if self.burstiness is not None and self.request_rate is None:
             yield refusal("a burstiness without a request_rate", "both, or neither", "burstiness")
+
+    def _speech_refusals(self) -> Iterator[PydanticCustomError]:
+        speaks = self.task in ("clone", "speak")
+        if speaks and "audio" not in self.modalities:
+            yield refusal(f"[{', '.join(self.modalities)}]", f"audio among them: task {self.task} speaks", "modalities")
+        if self.task is not None and self.endpoint not in (("chat", "speech") if speaks else ("chat",)):
+            yield refusal(f"{self.endpoint!r}", "chat or speech" if speaks else "chat", "endpoint")
+        if self.ignore_eos and (speaks or self.endpoint == "speech"):
+            yield refusal("true", "false: speech ends where its text does", "ignore_eos")
 
     def _shortest(self) -> int:
         """Tokens of the shortest prompt that dataset random may draw."""
@@ -102,6 +125,7 @@ class Bench(Frozen):
 SHAPE: dict[Dataset, tuple[str, ...]] = {
     "random": ("shared_prefix", "random_len", "range_ratio"),
     "prefix_repetition": ("prefix_len", "suffix_len", "num_prefixes"),
+    "seed_tts": ("path", "locale", "first", "task"),
 }
 COLUMNS: dict[Dataset, tuple[str, ...]] = {
     "random": (
@@ -110,7 +134,11 @@ COLUMNS: dict[Dataset, tuple[str, ...]] = {
     "prefix_repetition": (
         "name", "prefix_len", "suffix_len", "num_prefixes", "output", "concurrency", "prompts", "seed"
     ),
+    "seed_tts": ("name", "concurrency", "prompts", "output"),
 }  # fmt: skip
+# Seed-TTS sentences are taken as they come: the seed would only time an open loop's arrivals.
+DEFAULTS: dict[Dataset, dict[str, Any]] = {"seed_tts": {"locale": "en", "first": 1, "task": "clone", "seed": 0}}
+_ONLY: dict[Endpoint, Modality] = {"completions": "text", "speech": "audio"}
 # What a trial's folder holds beside its cells.
 _RESERVED_NAMES = ("trial", "server")
 # numpy's legacy generator, which dataset prefix_repetition draws from, takes 32 bits.
@@ -129,7 +157,17 @@ class Block(Frozen):
     request_rate: Rate | Literal["inf"] | None = None
     burstiness: Burstiness | None = None
     reported: bool = True
+    path: str | None = None
+    locale: Locale | None = None
+    first: Positive | None = None
+    task: Task | None = None
     table: str
+
+    def settings(self) -> dict[str, Any]:
+        """What its rows share, with the defaults of its dataset."""
+        given = {name: getattr(self, name) for name in Block.model_fields if name != "table"}
+        chosen = {name: value for name, value in given.items() if value is not None}
+        return {**given, **DEFAULTS.get(self.dataset, {}), **chosen, "modalities": tuple(self.modalities)}
 
     @model_validator(mode="after")
     def _check_extra_body(self) -> Self:

@@ -45,13 +45,13 @@ def load_scenario(path: Path | str) -> Scenario:
     return Scenario.model_validate({**header, "benches": tuple(benches)})
 
 
-_Placed = TypeVar("_Placed", Server, Arm)
+_Placed = TypeVar("_Placed", Server, Arm, Block)
 
 
 def _placed(settings: _Placed, document: Document, loc: Loc) -> _Placed:
     """The settings with absolute paths, so that a run can be resumed from any folder."""
-    update: dict[str, str] = {}
-    for key in ("python", "source", "model_path"):
+    update: dict[str, Any] = {}
+    for key in ("python", "source", "model_path", "path"):
         value = getattr(settings, key, None)
         # A bare interpreter's name is looked up on PATH.
         if value is None or (key == "python" and "/" not in value):
@@ -61,15 +61,30 @@ def _placed(settings: _Placed, document: Document, loc: Loc) -> _Placed:
             update[key] = str((document.path.parent / Path(value).expanduser()).absolute())
         except RuntimeError:
             raise document.error((*loc, key), describe(value), "the path of somebody known here") from None
+    deploy = getattr(settings, "deploy", None)
+    if deploy is not None and deploy.get("base_config") is not None:
+        update["deploy"] = {**deploy, "base_config": _base(deploy["base_config"], document, (*loc, "deploy"))}
     return settings.model_copy(update=update)
+
+
+def _base(name: object, document: Document, loc: Loc) -> str:
+    """The profile an overlay builds on: absolute if it lies by the scenario, else left to whoever knows the server.
+
+    A path with a slash in it starts at the file's folder, a bare name in the folder `deploy` there: scenarios are
+    called like the profiles of their models.
+    """
+    if not isinstance(name, str) or not name:
+        raise document.error((*loc, "base_config"), describe(name), "the path of a deploy profile")
+    folder = document.path.parent.absolute()
+    place = folder / name if "/" in name else folder / "deploy" / name
+    return str(place) if place.is_file() else name
 
 
 def _read_block(document: Document, loc: Loc, block: Block) -> Iterator[tuple[Row, Bench]]:
     """A block's rows as benches, in file order."""
     if block.request_rate == "inf":
         block = block.model_copy(update={"request_rate": None})
-    settings = {name: getattr(block, name) for name in Block.model_fields if name != "table"}
-    settings["modalities"] = tuple(block.modalities)
+    settings = _placed(block, document, loc).settings()
     table = (*loc, "table")
     for row in read_table(document, table, COLUMNS[block.dataset], ("request_rate",)):
         cells = {column: cell if column == "name" else _number(cell) for column, cell in row.cells.items()}

@@ -1,22 +1,29 @@
 """What a scenario would run: the content of `bench check`. Starts nothing.
 
 The cost it states is the load the scenario defines, in requests and tokens; how long that takes depends on the server.
+What this machine lacks for a run (an interpreter, a model, a data set) is a note, not an error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.check_deploy import check_deploy
+from harness.check_notes import grouped
 from harness.errors import UsageError
 from harness.plan import make_plan
 from harness.records import PlannedTrial
 from harness.scenario import Bench, Scenario, scenario_sha256
 from harness.servers.arm import ResolvedArm, resolve_arm
+from harness.servers.deploy import ArmDeploy
 from harness.servers.kinds import ServerKind, server_kind
-from harness.workloads import Tokenizer, find_tokenizer, generate, ideal_hit_rates, served_ids
+from harness.workloads import Tokenizer, find_tokenizer, generate, how_to_mend, ideal_hit_rates, missing_set, served_ids
+
+MAX_PROMPT_TOKENS = 1_000_000
+"""Prompt tokens by the tables above which no prompts are made here: that takes some 20 s a million."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +31,8 @@ class BenchCheck:
     """One bench of a trial.
 
     Parameters:
-        prompt_tokens: over all its requests, as the server sees them; as the table names them without a tokenizer.
+        prompt_tokens: over all its requests, as the server sees them; as the table names them without a tokenizer;
+            None where neither is known, which notes say and totals leave out.
         output_tokens: to ask for, over all its requests; the table's mean without a tokenizer.
         ideal_hit_rate: with the cache on; None where it cannot be computed.
     """
@@ -36,7 +44,7 @@ class BenchCheck:
     concurrency: int
     request_rate: float | None
     requests: int
-    prompt_tokens: int
+    prompt_tokens: int | None
     output_tokens: int
     ideal_hit_rate: float | None
     reported: bool
@@ -48,6 +56,7 @@ class ArmCheck:
 
     Parameters:
         caching: whether its configuration turns the prefix cache of stage 0 on; None where it does not say.
+        prompt_tokens: None where some bench's are not known.
         computed_tokens: prompt tokens left to compute if an unbounded cache hits, or all of them with the cache off;
             None where that is not known.
     """
@@ -57,7 +66,7 @@ class ArmCheck:
     caching: bool | None
     trials: int
     requests: int
-    prompt_tokens: int
+    prompt_tokens: int | None
     output_tokens: int
     computed_tokens: int | None
 
@@ -69,6 +78,8 @@ class CheckReport:
     Parameters:
         tokenizer: the folder the tokens were counted with; None: counted from the table.
         block_size: tokens per KV block that the ideal hit rates assume; None: they are not computed.
+        deploy: what the stages of each arm get, for servers of several stages.
+        warnings: settings of the scenario that no server will have.
         notes: what a person should know before believing the numbers.
     """
 
@@ -84,6 +95,8 @@ class CheckReport:
     benches: tuple[BenchCheck, ...]
     tokenizer: str | None
     block_size: int | None
+    deploy: tuple[ArmDeploy, ...]
+    warnings: tuple[str, ...]
     notes: tuple[str, ...]
 
     @property
@@ -92,9 +105,9 @@ class CheckReport:
         return sum(arm.requests for arm in self.arms)
 
     @property
-    def prompt_tokens(self) -> int:
-        """Prompt tokens of the whole run, cached or not."""
-        return sum(arm.prompt_tokens for arm in self.arms)
+    def prompt_tokens(self) -> int | None:
+        """Prompt tokens of the whole run, cached or not; None where some bench's are not known."""
+        return _total(arm.prompt_tokens for arm in self.arms)
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON data."""
@@ -106,69 +119,45 @@ class CheckReport:
         }
 
 
-def check_report(scenario: Scenario, path: Path) -> CheckReport:
+def check_report(scenario: Scenario, path: Path, platform: str | None = None) -> CheckReport:
     """Work out what a validated scenario would run.
 
     Parameters:
         path: the scenario's file; its folder is where a relative `tokenizer` starts.
+        platform: the device that deploy overlays are resolved for; None: that of each arm's interpreter.
 
     Raises:
         UsageError: an arm's settings contradict each other or are not what its server takes, or the
             tokenizer is named and cannot be read.
     """
     try:
-        return _report(scenario, path)
+        return _report(scenario, path, platform)
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from error
 
 
-def render_check(report: CheckReport) -> str:
-    """The report as text for a terminal."""
-    lines = [
-        f"{report.file}: valid",
-        f"  {report.name}: {report.model} on {report.kind}, {report.rounds} rounds in {report.order} order, "
-        f"{len(report.trials)} trials",
-        "",
-        *_table(
-            ("round", "trials in order"),
-            [
-                (str(number), "  ".join(trial.arm for trial in report.trials if trial.round == number))
-                for number in range(1, report.rounds + 1)
-            ],
-        ),
-        "",
-        *_table(
-            ("bench", "dataset", "answers", "load", "requests", "prompt tok", "output tok", "ideal hit"),
-            [_bench_row(bench) for bench in report.benches],
-        ),
-        "",
-        *_table(
-            ("arm", "cache", "trials", "requests", "prompt tok", "output tok", "to compute"),
-            [_arm_row(arm) for arm in report.arms],
-        ),
-        "",
-        f"Total: {report.requests:,} requests, {report.prompt_tokens:,} prompt tokens. `to compute` assumes that an "
-        "unbounded cache",
-        "hits all it can; requests that make a server ready or publish its counters are not counted.",
-    ]
-    if report.block_size is not None and report.tokenizer is not None:
-        lines.append(f"Tokens counted with {report.tokenizer}, blocks of {report.block_size} tokens.")
-    return "\n".join([*lines, *(f"note: {note}" for note in report.notes)])
-
-
-def _report(scenario: Scenario, path: Path) -> CheckReport:
+def _report(scenario: Scenario, path: Path, platform: str | None) -> CheckReport:
     arms = [resolve_arm(scenario, name) for name in scenario.arms]
+    kind = server_kind(scenario.server.kind)
     notes: list[str] = []
-    kind = _kind(scenario, notes)
-    if kind is not None:
-        _refuse(arms, kind, scenario)
+    for arm in arms:
+        kind.check(arm, scenario)
+    notes += grouped("arms.", {arm.name: _absent(kind, arm, scenario) for arm in arms})
+    deploy: tuple[ArmDeploy, ...] = ()
+    warnings: tuple[str, ...] = ()
+    if scenario.server.kind == "vllm-omni":
+        deploy, warnings, told = check_deploy(arms, platform)
+        notes += told
+    claims = [_Claim(found.expects_caching, found.block_size) for found in deploy] or [
+        _Claim(kind.expects_caching(arm), kind.block_size(arm)) for arm in arms
+    ]
     folder = find_tokenizer(scenario, path.parent)
     tokenizer = None if folder is None else Tokenizer(folder)
-    block_size = _block_size(arms, kind, notes)
     if tokenizer is None:
         notes.append(
             "ideal hit rate: not computed (no local tokenizer); tokens are the table's, without a chat template"
         )
+    block_size = _block_size(claims, notes)
     benches = _benches(scenario.benches, tokenizer, block_size, notes)
     trials = make_plan(scenario)
     return CheckReport(
@@ -179,47 +168,52 @@ def _report(scenario: Scenario, path: Path) -> CheckReport:
         model=scenario.model,
         order=scenario.order,
         rounds=scenario.rounds,
-        arms=tuple(_arm(arm, scenario, kind, benches, sum(trial.arm == arm.name for trial in trials)) for arm in arms),
+        arms=tuple(
+            _arm(arm, scenario, claim.caching, benches, sum(trial.arm == arm.name for trial in trials))
+            for arm, claim in zip(arms, claims, strict=True)
+        ),
         trials=trials,
         benches=benches,
         tokenizer=None if folder is None else str(folder),
         block_size=block_size,
-        notes=tuple(notes),
+        deploy=deploy,
+        warnings=warnings,
+        notes=tuple(dict.fromkeys(notes)),
     )
 
 
-def _kind(scenario: Scenario, notes: list[str]) -> ServerKind | None:
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """What an arm's configuration says of stage 0's cache; None where it does not."""
+
+    caching: bool | None
+    block_size: int | None
+
+
+def _absent(kind: ServerKind, arm: ResolvedArm, scenario: Scenario) -> str | None:
+    """What a run of this arm needs and this machine lacks."""
     try:
-        return server_kind(scenario.server.kind)
+        kind.check_installed(arm, scenario)
     except UsageError as error:
-        notes.append(str(error))
-        return None
+        return f"a run needs more than this machine has: {error}"
+    return None
 
 
-def _refuse(arms: Sequence[ResolvedArm], kind: ServerKind, scenario: Scenario) -> None:
-    """Raises what a run would raise before it starts a server."""
-    for arm in arms:
-        kind.check(arm, scenario)
-    sizes = {kind.block_size(arm) for arm in arms if kind.expects_caching(arm) is not False}
-    if len(sizes) > 1:
-        raise UsageError(f"arms: found block sizes {sorted(sizes)}; allowed: one for all arms that cache")
-
-
-def _block_size(arms: Sequence[ResolvedArm], kind: ServerKind | None, notes: list[str]) -> int | None:
+def _block_size(claims: Sequence[_Claim], notes: list[str]) -> int | None:
     """Tokens per KV block where the arms say or the kind's default is known, and all arms agree."""
-    sizes: set[int] = set()
-    for arm in arms:
-        found = arm.setting("block-size")
-        if found is None and kind is not None:
-            found = kind.block_size(arm)
-        if found is None:
-            notes.append("ideal hit rate: not computed (the block size is the server's choice: set block-size)")
-            return None
-        if isinstance(found, bool) or not isinstance(found, int) or found < 1:
-            raise UsageError(f"arms.{arm.name}: found block-size {found!r}; allowed: a whole number, 1 or more")
-        sizes.add(found)
+    caching = {claim.block_size for claim in claims if claim.caching is not False} - {None}
+    if len(caching) > 1:
+        raise UsageError(
+            f"arms: found block sizes {sorted(filter(None, caching))}; allowed: one for all arms that cache"
+        )
+    sizes = {claim.block_size for claim in claims}
+    if None in sizes:
+        notes.append("ideal hit rate: not computed (the block size is the server's choice: set block-size)")
+        return None
     if len(sizes) > 1:
-        notes.append(f"ideal hit rate: not computed (block sizes differ: {', '.join(map(str, sorted(sizes)))})")
+        notes.append(
+            f"ideal hit rate: not computed (block sizes differ: {', '.join(map(str, sorted(filter(None, sizes))))})"
+        )
         return None
     return sizes.pop()
 
@@ -227,32 +221,54 @@ def _block_size(arms: Sequence[ResolvedArm], kind: ServerKind | None, notes: lis
 def _benches(
     benches: Sequence[Bench], tokenizer: Tokenizer | None, block_size: int | None, notes: list[str]
 ) -> tuple[BenchCheck, ...]:
+    missing = {bench.name: meta for bench in benches if (meta := missing_set(bench)) is not None}
+    notes += [
+        how_to_mend(meta, [name for name in missing if missing[name] == meta])
+        for meta in dict.fromkeys(missing.values())
+    ]
+    nominal = sum(_nominal_tokens(bench)[0] or 0 for bench in benches)
+    if tokenizer is not None and nominal > MAX_PROMPT_TOKENS:
+        notes.append(
+            f"ideal hit rate: not computed ({nominal:,} prompt tokens, and prompts are made here up to "
+            f"{MAX_PROMPT_TOKENS:,}: narrow with --only); tokens are the table's, without a chat template"
+        )
+        tokenizer = None
     if tokenizer is None:
         return tuple(_bench(bench, *_nominal_tokens(bench), None) for bench in benches)
     if not tokenizer.has_chat_template and any(bench.endpoint == "chat" for bench in benches):
         notes.append("ideal hit rate: not computed (the tokenizer has no chat template); tokens are the table's")
         return tuple(_bench(bench, *_nominal_tokens(bench), None) for bench in benches)
-    prompts = {bench.name: generate(bench, tokenizer) for bench in benches}
-    ids = {bench.name: served_ids(bench, prompts[bench.name], tokenizer) for bench in benches}
+    prompts = {bench.name: generate(bench, tokenizer) for bench in benches if bench.name not in missing}
+    ids = {
+        bench.name: served_ids(bench, prompts[bench.name], tokenizer) if bench.name in prompts else None
+        for bench in benches
+    }
+    unknown = [name for name, served in ids.items() if served is None]
+    if unknown:
+        notes.append(f"prompt tokens and ideal hit rate: known to the server only for {', '.join(unknown)}")
     ideal = {} if block_size is None else ideal_hit_rates(list(ids.items()), block_size)
     return tuple(
         _bench(
             bench,
-            sum(len(request) for request in ids[bench.name]),
-            sum(prompt.output_len for prompt in prompts[bench.name]),
+            None if (served := ids[bench.name]) is None else sum(len(request) for request in served),
+            sum(prompt.output_len for prompt in prompts[bench.name])
+            if bench.name in prompts
+            else bench.prompts * bench.output,
             ideal.get(bench.name),
         )
         for bench in benches
     )
 
 
-def _nominal_tokens(bench: Bench) -> tuple[int, int]:
+def _nominal_tokens(bench: Bench) -> tuple[int | None, int]:
     """Prompt and output tokens by the table alone, at the mean of a range."""
+    if bench.dataset == "seed_tts":
+        return None, bench.prompts * bench.output
     length = (bench.shared_prefix or 0) + (bench.random_len or 0) + (bench.prefix_len or 0) + (bench.suffix_len or 0)
     return bench.prompts * length, bench.prompts * bench.output
 
 
-def _bench(bench: Bench, prompt_tokens: int, output_tokens: int, ideal: float | None) -> BenchCheck:
+def _bench(bench: Bench, prompt_tokens: int | None, output_tokens: int, ideal: float | None) -> BenchCheck:
     return BenchCheck(
         name=bench.name,
         dataset=bench.dataset,
@@ -269,15 +285,14 @@ def _bench(bench: Bench, prompt_tokens: int, output_tokens: int, ideal: float | 
 
 
 def _arm(
-    arm: ResolvedArm, scenario: Scenario, kind: ServerKind | None, benches: Sequence[BenchCheck], trials: int
+    arm: ResolvedArm, scenario: Scenario, caching: bool | None, benches: Sequence[BenchCheck], trials: int
 ) -> ArmCheck:
-    caching = None if kind is None else kind.expects_caching(arm)
-    prompt_tokens = sum(bench.prompt_tokens for bench in benches)
-    computed: int | None = prompt_tokens
-    if caching is not False:
+    prompt_tokens = _total(bench.prompt_tokens for bench in benches)
+    computed = prompt_tokens
+    if caching is not False and prompt_tokens is not None:
         rates = [bench.ideal_hit_rate for bench in benches]
         known = caching is True and None not in rates
-        hits = sum(round(bench.prompt_tokens * (bench.ideal_hit_rate or 0.0)) for bench in benches)
+        hits = sum(round((bench.prompt_tokens or 0) * (bench.ideal_hit_rate or 0.0)) for bench in benches)
         computed = prompt_tokens - hits if known else None
     return ArmCheck(
         name=arm.name,
@@ -285,48 +300,17 @@ def _arm(
         caching=caching,
         trials=trials,
         requests=trials * sum(bench.requests for bench in benches),
-        prompt_tokens=trials * prompt_tokens,
+        prompt_tokens=None if prompt_tokens is None else trials * prompt_tokens,
         output_tokens=trials * sum(bench.output_tokens for bench in benches),
         computed_tokens=None if computed is None else trials * computed,
     )
 
 
-def _bench_row(bench: BenchCheck) -> tuple[str, ...]:
-    rate = "" if bench.request_rate is None else f" at {bench.request_rate:g}/s"
-    return (
-        bench.name + ("" if bench.reported else " (not reported)"),
-        bench.dataset,
-        "+".join(bench.modalities),
-        f"{bench.concurrency} in flight{rate}",
-        f"{bench.requests:,}",
-        f"{bench.prompt_tokens:,}",
-        f"{bench.output_tokens:,}",
-        "-" if bench.ideal_hit_rate is None else f"{bench.ideal_hit_rate:.1%}",
-    )
-
-
-def _arm_row(arm: ArmCheck) -> tuple[str, ...]:
-    return (
-        arm.name + (" (baseline)" if arm.baseline else ""),
-        {True: "on", False: "off", None: "?"}[arm.caching],
-        str(arm.trials),
-        f"{arm.requests:,}",
-        f"{arm.prompt_tokens:,}",
-        f"{arm.output_tokens:,}",
-        "?" if arm.computed_tokens is None else f"{arm.computed_tokens:,}",
-    )
-
-
-def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Aligned columns, numbers to the right."""
-    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
-    right = [all(row[column][:1].isdigit() or row[column] in "-?" for row in rows) for column in range(len(header))]
-    right[0] = False
-    return [
-        "  "
-        + "  ".join(
-            cell.rjust(width) if to_right else cell.ljust(width)
-            for cell, width, to_right in zip(row, widths, right, strict=True)
-        ).rstrip()
-        for row in (header, *rows)
-    ]
+def _total(parts: Iterable[int | None]) -> int | None:
+    """The sum, None where a part is not known."""
+    total = 0
+    for part in parts:
+        if part is None:
+            return None
+        total += part
+    return total

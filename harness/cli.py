@@ -66,14 +66,18 @@ def check(
     only: Only = None,
     rounds: Rounds = None,
     arms: Arms = None,
+    platform: Annotated[
+        str | None, typer.Option(help="Resolve deploy overlays for this device: cuda, npu, ...")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Validate a scenario and print its plan; nothing is started."""
-    from harness.check import check_report, render_check
+    from harness.check import check_report
+    from harness.check_text import render_check
     from harness.scenario import load_scenario, narrow
 
     scenario = narrow(load_scenario(file), tuple(only or ()), rounds, tuple(arms or ()))
-    report = check_report(scenario, file)
+    report = check_report(scenario, file, platform)
     typer.echo(json.dumps(report.to_json(), indent=1) if as_json else render_check(report))
 
 
@@ -91,7 +95,8 @@ def run(
     from rich.console import Console
 
     from harness.progress import progress
-    from harness.runner import Runner, command_line, scenario_of
+    from harness.recorded import scenario_of
+    from harness.runner import Runner, command_line
     from harness.scenario import load_scenario, narrow
     from harness.store import RunStore
 
@@ -137,6 +142,39 @@ def report(
 
     valid = _finish(RunStore.open(run), as_json)
     raise typer.Exit(ExitCode.OK if valid else ExitCode.INVALID)
+
+
+@app.command()
+def scope(
+    file: Annotated[Path, typer.Argument(metavar="[FILE]", help="The table as data.")] = Path("scenarios/scope.yaml"),
+    results: Annotated[Path, typer.Option(help="Where runs and published tables are kept.")] = Path("results"),
+    as_json: Json = False,
+) -> None:
+    """Where the cache is on by default, and why: model by model, what was published and what was measured here."""
+    from harness.scope import scope_report
+    from harness.scope_text import render_scope
+
+    report = scope_report(file, results)
+    typer.echo(json.dumps(report.to_json(), indent=1) if as_json else render_scope(report))
+
+
+@app.command()
+def defaults(
+    python: Annotated[str | None, typer.Option(help="An interpreter that has vLLM-Omni.")] = None,
+    source: Annotated[Path | None, typer.Option(help="A checkout of vLLM-Omni, in place of an installed one.")] = None,
+    platform: Annotated[list[str] | None, typer.Option(help="Only this device; repeat it for more.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Which stages of vLLM-Omni's shipped profiles have prefix caching on, device by device."""
+    from harness.servers.deploy.defaults import defaults_of_python, defaults_of_source
+    from harness.servers.deploy.defaults_text import render_defaults
+
+    if python is not None and source is not None:
+        raise UsageError("bench defaults: found --python and --source; allowed: one of them")
+    platforms = tuple(platform or ())
+    found = defaults_of_python(python, platforms) if source is None else defaults_of_source(source, platforms)
+    typer.echo(json.dumps(found.to_json(), indent=1) if as_json else render_defaults(found))
+    raise typer.Exit(ExitCode.FAILURE if found.disagreements else ExitCode.OK)
 
 
 @serve.command(

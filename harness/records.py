@@ -29,8 +29,9 @@ class RequestRecord(Record):
     error: str | None = None
     http_status: int | None = None
     sent: float
-    queued: float
-    """Wait for a place in the closed loop (or after the planned arrival), not part of any latency."""
+    queued: float | None
+    """Wait for a place in the closed loop (or after the planned arrival), not part of any latency; null where the load
+    generator does not tell."""
     ttft: float | None = None
     latency: float | None = None
     """E2EL: to the last content chunk."""
@@ -116,6 +117,8 @@ class MetricsDelta(Record):
     before: tuple[Sample, ...]
     after: tuple[Sample, ...]
     delta: dict[str, float]
+    probe: dict[str, float] = Field(default_factory=dict)
+    """Tokens of the bench's closing probe, where the server needs one to publish: not in `delta`."""
 
 
 class HitRate(Record):
@@ -124,8 +127,9 @@ class HitRate(Record):
     queries: float
     hits: float
     rate: float | None
-    ideal: float
-    """What an unbounded cache of full blocks would hit on these prompts in this order (last token recomputed)."""
+    ideal: float | None
+    """What an unbounded cache of full blocks would hit on these prompts in this order (last token recomputed); null
+    where only the server knows the prompts' tokens."""
 
 
 class MemoryPoint(Record):
@@ -153,6 +157,8 @@ class CellInfo(Record):
     memory: MemoryPoint | None
     client_lag_ms: float | None
     """Worst delay of the client's own event loop during the bench: a starved client measures itself."""
+    client: str | None = None
+    """The load generator and its version (`vllm bench serve 0.32.0`); null: this project's own."""
     invalid: tuple[str, ...] = ()
     """Why the cell does not count; empty when it does."""
     caveats: tuple[str, ...] = ()
@@ -174,7 +180,8 @@ class Caveat(Record):
 
     kind: str
     message: str
-    line: int
+    line: int | None
+    """Of the server's log; null for what no line shows."""
     count: int = 1
 
 
@@ -218,20 +225,22 @@ class TrialRecord(Record):
     resolved: dict[str, Any]
     """The arm's resolved configuration."""
     resolved_sha256: str
-    pid: int
+    pid: int | None
+    """Of the server; null for one that runs on another machine."""
     port: int
     versions: dict[str, str]
     sources: tuple[SourceTree, ...]
     cache_config: dict[str, str]
     """Labels of `vllm:cache_config_info` (or resolved engine arguments) that proved the arm."""
-    time_to_ready: float
+    time_to_ready: float | None
+    """Null for a server that ran already."""
     first_request: float | None
     memory_ready: MemoryPoint | None
     memory_end: MemoryPoint | None
     memory_peak: MemoryPoint | None
     benches: tuple[str, ...]
     """Benches measured, in the order they ran."""
-    stopped_by: Literal["sigterm", "sigkill", "died"]
+    stopped_by: Literal["sigterm", "sigkill", "died", "left running"]
     load_1m: float | None = None
     """The host's 1-minute load average just before the server started; null where it was not recorded."""
     caveats: tuple[Caveat, ...] = ()
@@ -267,8 +276,8 @@ class Manifest(Record):
     versions: dict[str, str]
     sources: tuple[SourceTree, ...]
     host: Host
-    ideal_hit_rates: dict[str, float] = Field(default_factory=dict)
-    """Per bench, with the cache on."""
+    ideal_hit_rates: dict[str, float | None] = Field(default_factory=dict)
+    """Per bench, with the cache on; null where only the server knows the prompts' tokens."""
     resumed_at: tuple[str, ...] = ()
     """When an interrupted run was taken up again; trials that started later were measured after that."""
     tokenizer_sha256: str | None = None

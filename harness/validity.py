@@ -91,6 +91,8 @@ def _hit_invalid(hit: HitRate, expects_caching: bool | None, validity: Validity)
         return []
     if hit.queries == 0 or hit.rate is None:
         return ["the cache is on, yet no token was looked up in the prefix cache"]
+    if hit.ideal is None:
+        return []
     if abs(hit.rate - hit.ideal) > validity.hit_rate_band + _ROUNDING:
         return [f"stage-0 hit rate {hit.rate:.1%} is outside the ideal {hit.ideal:.1%} ± {validity.hit_rate_band:.1%}"]
     return []

@@ -2,7 +2,8 @@
 
 vLLM-Omni streams base64 pieces that are each a whole WAV file. A server that streams bare samples, or one WAV whose
 header comes in the first piece only, is understood too: a piece without a RIFF header continues in the format of the
-piece before it, and with none before it is signed 16-bit little-endian, mono, 24 kHz.
+piece before it, and with none before it is signed 16-bit little-endian, mono, 24 kHz. The speech endpoint's body is
+one WAV stream without base64 or events.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import base64
 import binascii
 import hashlib
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Self
 
 import numpy as np
@@ -107,15 +109,34 @@ def decode_pieces(encoded: Iterable[str]) -> list[Piece]:
             raise AudioError(f"piece {number} is not base64: {exc}") from None
         if data.startswith(b"RIFF"):
             try:
-                form, data = _read_wav(data)
+                form, where = _read_wav(data)
             except AudioError as exc:
                 raise AudioError(f"piece {number}: {exc}") from None
+            data = data[where]
         pieces.append(Piece(form, data))
     return pieces
 
 
-def _read_wav(data: bytes) -> tuple[Format, bytes]:
-    """Format and sample bytes of one WAV. A streaming header claims more data than there is: what is there counts."""
+def read_body(arrivals: Sequence[tuple[int, bytes]]) -> tuple[Speech, tuple[int, ...]]:
+    """The speech of a response whose body is one WAV stream, and the arrivals (ns) that brought samples.
+
+    Parameters:
+        arrivals: the body read by read, each with its instant in ns.
+
+    Raises:
+        AudioError: no WAV, no samples, or a format we do not read.
+    """
+    body = b"".join(data for _, data in arrivals)
+    if not body.startswith(b"RIFF"):
+        raise AudioError(f"{len(body)} bytes without a WAV header: {body[:40]!r}" if body else "no audio came")
+    form, where = _read_wav(body)
+    ends = accumulate(len(data) for _, data in arrivals)
+    spoken = tuple(at_ns for (at_ns, _), end in zip(arrivals, ends, strict=True) if end > where.start)
+    return Speech.joined([Piece(form, body[where])]), spoken
+
+
+def _read_wav(data: bytes) -> tuple[Format, slice]:
+    """Format of one WAV and where its samples lie; a streaming header claims more of them than there are."""
     if len(data) < 12 or data[8:12] != b"WAVE":
         raise AudioError("a RIFF header that is not WAVE")
     form: Format | None = None
@@ -128,7 +149,7 @@ def _read_wav(data: bytes) -> tuple[Format, bytes]:
         elif name == b"data":
             if form is None:
                 raise AudioError("a WAV whose data comes before its format")
-            return form, data[at : at + size]
+            return form, slice(at, at + size)
         at += size + size % 2
     raise AudioError("a WAV without data")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.client.answer import Answer, Usage, read_answer
-from harness.client.audio import AudioError, Piece, Speech, decode_pieces
+from harness.client.audio import AudioError, Piece, Speech, decode_pieces, read_body
 from harness.client.load import LoadResult
 from harness.client.sse import parse_events
 from harness.client.stream import RawRequest
@@ -50,7 +50,7 @@ def to_record(
     * RTF: vLLM-Omni's `audio_rtf`, (last event with samples - send) / audio seconds: it includes the time before the
       Talker starts.
     * Tokens: the server's `usage`; without it the text is counted with `count_tokens` and the prompt by the workload,
-      and `tokens_from` says so.
+      and `tokens_from` says so. The speech endpoint counts nothing: there the output stays unknown.
 
     A request that failed keeps what was seen of it.
 
@@ -58,9 +58,15 @@ def to_record(
         first_sent_ns: origin of `sent`.
         count_tokens: None: a response without usage is a failure.
     """
-    answer = read_answer(parse_events(raw.arrivals))
-    speech, audio_ns, audio_error = _speech_of(answer)
-    tokens = _tokens_of(answer, prompt, count_tokens)
+    if bench.endpoint == "speech":
+        # No events and no [DONE]: the end of the body is the end of the answer.
+        answer = replace(read_answer(()), done=True)
+        speech, audio_ns, audio_error = _body_of(raw)
+        tokens = _Tokens(prompt.prompt_len, None, None)
+    else:
+        answer = read_answer(parse_events(raw.arrivals))
+        speech, audio_ns, audio_error = _speech_of(answer)
+        tokens = _tokens_of(answer, prompt, count_tokens)
     error = _broken_off(raw, answer) or audio_error or _incomplete(answer, speech, tokens, bench, prompt)
     content_ns = answer.text_ns[-1:] + audio_ns[-1:]
 
@@ -113,7 +119,10 @@ def pcm_of(raw: RawRequest) -> tuple[npt.NDArray[np.int16], int]:
     Raises:
         AudioError: no samples, or none we can read.
     """
-    speech = Speech.joined(decode_pieces(read_answer(parse_events(raw.arrivals)).audio))
+    if raw.arrivals and raw.arrivals[0][1].startswith(b"R"):  # no event does
+        speech, _ = read_body(raw.arrivals)
+    else:
+        speech = Speech.joined(decode_pieces(read_answer(parse_events(raw.arrivals)).audio))
     return speech.pcm, speech.rate
 
 
@@ -125,6 +134,14 @@ def _speech_of(answer: Answer) -> tuple[Speech | None, tuple[int, ...], str | No
         pieces: list[Piece] = decode_pieces(answer.audio)
         audio_ns = tuple(at_ns for at_ns, piece in zip(answer.audio_ns, pieces, strict=True) if piece.samples)
         return Speech.joined(pieces), audio_ns, None
+    except AudioError as exc:
+        return None, (), str(exc)
+
+
+def _body_of(raw: RawRequest) -> tuple[Speech | None, tuple[int, ...], str | None]:
+    """The same of a response that is one WAV stream."""
+    try:
+        return *read_body(raw.arrivals), None
     except AudioError as exc:
         return None, (), str(exc)
 
@@ -166,7 +183,7 @@ def _incomplete(answer: Answer, speech: Speech | None, tokens: _Tokens, bench: B
         return f"no text came ({tokens.output or 0} output tokens counted)"
     if "audio" in bench.modalities and speech is None:
         return "no audio came"
-    if tokens.source is None:
+    if tokens.source is None and bench.endpoint != "speech":
         return "the server reported no usage, and there is no tokenizer to count with"
     fixed_length = bench.ignore_eos and not LENGTH_KEYS & bench.extra_body.keys()
     if fixed_length and tokens.source == "usage" and (tokens.output or 0) < prompt.output_len:

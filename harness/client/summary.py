@@ -16,7 +16,7 @@ import numpy as np
 from harness.records import BenchSummary, RequestRecord
 from harness.scenario import Bench
 
-BACKENDS = {"chat": "openai-chat-omni", "completions": "openai"}
+BACKENDS = {"chat": "openai-chat-omni", "completions": "openai", "speech": "openai-audio-speech"}
 """Endpoint to the name of the client that `vllm bench serve` would use for it."""
 
 PERCENTILE_SAMPLES = {90: 10, 99: 100}

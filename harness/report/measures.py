@@ -102,7 +102,7 @@ def start_of(arm: str, trials: tuple[TrialRecord, ...]) -> StartRow:
     mine = [trial for trial in trials if trial.arm == arm]
     return StartRow(
         arm=arm,
-        ready=_spread(trial.time_to_ready for trial in mine),
+        ready=_spread(trial.time_to_ready for trial in mine if trial.time_to_ready is not None),
         first_request=_spread(trial.first_request for trial in mine if trial.first_request is not None),
     )
 

@@ -5,16 +5,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from pydantic import ValidationError
-
-from harness.errors import RecordError
 from harness.pairs import Pair, pair_up
 from harness.parity import Parity, over_rounds, parity
+from harness.recorded import scenario_of
 from harness.records import CellRecord, Manifest, PlannedTrial, TrialRecord
 from harness.report import notes
 from harness.report.cache_work import CacheWorkRow, cache_work_of
@@ -159,7 +156,7 @@ def build_report(store: RunStore) -> Report:
     missing gives a report that says so.
     """
     manifest, trials, cells = store.manifest(), store.trials(), store.cells()
-    scenario = _scenario(manifest)
+    scenario = scenario_of(manifest)
     pairs = pair_up(scenario, manifest.plan, trials, cells)
     ended = {(trial.round, trial.arm) for trial in trials}
     benches = [bench for bench in scenario.benches if bench.reported]
@@ -196,16 +193,6 @@ def build_report(store: RunStore) -> Report:
     )
 
 
-def _scenario(manifest: Manifest) -> Scenario:
-    try:
-        # Through JSON text: only there do strict models take a list for a tuple.
-        return Scenario.model_validate_json(json.dumps(manifest.scenario))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise RecordError(f"manifest.json of {manifest.run}: scenario.{where}: {first['msg']}") from error
-
-
 def _of(pairs: Iterable[Pair], bench: Bench, arm: str) -> tuple[Pair, ...]:
     return tuple(pair for pair in pairs if pair.bench == bench.name and pair.arm == arm)
 
@@ -239,7 +226,9 @@ def _alone_row(bench: Bench, arm: str, trials: Iterable[TrialRecord], cells: Seq
 
 
 def _metrics(bench: Bench) -> tuple[Metric, ...]:
-    metrics = TEXT_METRICS + (AUDIO_METRICS if "audio" in bench.modalities else ())
+    # The speech endpoint sends no text and counts no tokens.
+    text = (MEDIAN_E2EL,) if bench.endpoint == "speech" else TEXT_METRICS
+    metrics = text + (AUDIO_METRICS if "audio" in bench.modalities else ())
     # One output token has no time per further token.
     return tuple(metric for metric in metrics if metric is not MEDIAN_TPOT or bench.output > 1)
 

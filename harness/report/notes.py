@@ -55,7 +55,7 @@ def _failed(trials: Iterable[TrialRecord], slugs: dict[tuple[int, str], str]) ->
         slug = slugs[trial.round, trial.arm]
         if trial.status == "failed":
             yield Note("failed trial", slug, None, trial.failure or "no reason recorded", _log(slug))
-        elif trial.stopped_by != "sigterm":
+        elif trial.stopped_by not in ("sigterm", "left running"):
             how = "it died before it was stopped" if trial.stopped_by == "died" else "it had to be killed"
             yield Note("caveat", slug, None, f"the server did not stop on SIGTERM: {how}", _log(slug))
 

@@ -12,8 +12,8 @@ from harness.workloads.tokenizer import Tokenizer
 
 
 def ideal_hit_rates(
-    token_ids_by_bench: Sequence[tuple[str, Sequence[Sequence[int]]]], block_size: int
-) -> dict[str, float]:
+    token_ids_by_bench: Sequence[tuple[str, Sequence[Sequence[int]] | None]], block_size: int
+) -> dict[str, float | None]:
     """The hit rate of each bench on one server whose cache never evicts, benches and prompts in the order given.
 
     A request hits the longest prefix of full blocks that some earlier request held, and at most
@@ -22,7 +22,8 @@ def ideal_hit_rates(
     `prefix_cache_queries` counts them.
 
     Parameters:
-        token_ids_by_bench: for each bench its name and, per request, the ids the server sees.
+        token_ids_by_bench: for each bench its name and, per request, the ids the server sees; None where they are
+            known to the server only. Such a bench has no rate, and is taken to leave nothing that others could hit.
         block_size: tokens per KV block.
 
     Raises:
@@ -31,26 +32,45 @@ def ideal_hit_rates(
     if block_size < 1:
         raise ValueError(f"block_size: found {block_size}; allowed: 1 or more")
     cache = _Cache(block_size)
-    rates: dict[str, float] = {}
+    rates: dict[str, float | None] = {}
     for name, requests in token_ids_by_bench:
+        if name in rates:
+            raise ValueError(f"bench {name!r}: found it twice")
+        if requests is None:
+            rates[name] = None
+            continue
         total = sum(len(ids) for ids in requests)
-        if total == 0 or name in rates:
-            raise ValueError(f"bench {name!r}: found {'no tokens' if total == 0 else 'it twice'}")
+        if total == 0:
+            raise ValueError(f"bench {name!r}: found no tokens")
         rates[name] = sum(cache.serve(ids) for ids in requests) / total
     return rates
 
 
-def served_ids(bench: Bench, prompts: Sequence[Prompt], tokenizer: Tokenizer) -> list[list[int]]:
-    """The ids the server sees for each prompt.
+def served_ids(bench: Bench, prompts: Sequence[Prompt], tokenizer: Tokenizer) -> list[list[int]] | None:
+    """The ids the server sees for each prompt; None where it makes them of more than text.
 
-    At the chat endpoint: the chat template over one user message, with the request's `chat_template_kwargs`. At the
-    completions endpoint: the text with the tokenizer's own special tokens around it, the server's default there.
+    At the chat endpoint: the chat template over the system message, if any, and one user message, with the request's
+    `chat_template_kwargs`. A recording in the chat becomes as many tokens as the model makes of it. At the completions
+    endpoint: the text with the tokenizer's own special tokens around it, the server's default there. At the speech
+    endpoint the model's own code writes the prompt.
     """
+    if bench.endpoint == "speech" or any(prompt.heard is not None for prompt in prompts):
+        return None
     if bench.endpoint == "completions":
         return tokenizer.encode_all([prompt.text for prompt in prompts], specials=True)
     variables = bench.extra_body.get("chat_template_kwargs") or {}
-    chats = [tokenizer.render_chat([{"role": "user", "content": prompt.text}], **variables) for prompt in prompts]
+    chats = [tokenizer.render_chat(_messages(prompt), **variables) for prompt in prompts]
     return tokenizer.encode_all(chats)
+
+
+def prompt_tokens(prompts: Sequence[Prompt], served: Sequence[Sequence[int]] | None) -> int:
+    """Tokens of all prompts together: of what `served_ids` found, else of their texts alone."""
+    return sum(prompt.prompt_len for prompt in prompts) if served is None else sum(len(ids) for ids in served)
+
+
+def _messages(prompt: Prompt) -> list[dict[str, str]]:
+    user = {"role": "user", "content": prompt.text}
+    return [user] if prompt.system is None else [{"role": "system", "content": prompt.system}, user]
 
 
 class _Cache:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
@@ -151,6 +152,8 @@ class Tokenizer:
 def find_tokenizer(scenario: Scenario, base: Path) -> Path | None:
     """Where the scenario's tokenizer lies on this machine: its own key, else the server kind's, else the model folder.
 
+    Of a model named as on the Hugging Face hub that is its folder in the hub's cache, where a server put it.
+
     Parameters:
         base: folder of the scenario file; relative paths start there.
 
@@ -182,7 +185,18 @@ def _find(scenario: Scenario, base: Path) -> Path | None:
     for folder in (base / named, named):
         if (folder / "tokenizer.json").is_file():
             return folder
-    return None
+    return None if scenario.server.model_path else _cached(scenario.model)
+
+
+def _cached(model: str) -> Path | None:
+    """The hub cache's newest copy of a model's main branch, where it holds a tokenizer.json."""
+    home = os.environ.get("HF_HOME") or Path("~/.cache/huggingface").expanduser()
+    cache = Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub") / f"models--{model.replace('/', '--')}"
+    try:
+        folder = cache / "snapshots" / (cache / "refs" / "main").read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return folder if (folder / "tokenizer.json").is_file() else None
 
 
 class _Generation(Extension):

@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from harness.check import CheckReport, check_report, render_check
+from harness.check import CheckReport, check_report
+from harness.check_text import render_check
 from harness.errors import UsageError
 from harness.scenario import load_scenario
 
 ROOT = Path(__file__).parents[2]
 QUICKSTART = ROOT / "scenarios" / "quickstart.yaml"
+# The table of `bench scope` lies beside them and is none.
+SCENARIOS = sorted(path for path in (ROOT / "scenarios").glob("*.yaml") if path.name != "scope.yaml")
 
 TABLE = """\
 rounds: 3
@@ -110,6 +113,87 @@ def test_settings_that_contradict_are_found_before_anything_starts(
     """The message names the file, the place and what was found."""
     with pytest.raises(UsageError, match=rf"checked\.yaml: .*{expected}"):
         report_of(tmp_path, TINY.replace(old, new, 1))
+
+
+OMNI = (
+    """\
+schema: 1
+name: staged
+model: Some/Omni
+server: {kind: vllm-omni, source: checkout, deploy: {base_config: base.yaml}}
+arms:
+  cache_off: {baseline: true, deploy: {stages: [{stage_id: 0, enable_prefix_caching: false}]}}
+  cache_on: {deploy: {stages: [{stage_id: 0, enable_prefix_caching: true, block_size: 32}]}}
+"""
+    + TABLE
+)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A folder with profiles where a checkout of vLLM-Omni has them."""
+    (tmp_path / "checkout" / "vllm_omni").mkdir(parents=True)
+    (tmp_path / "checkout" / "vllm_omni" / "deploy").symlink_to(ROOT / "tests" / "servers" / "deploy_profiles")
+    return tmp_path
+
+
+def test_the_stages_of_each_arm_are_resolved_and_shown(checkout: Path) -> None:
+    """What differs between arms is a table, what they share a line a stage; JSON holds all of it with its source."""
+    report = report_of(checkout, OMNI)
+    assert [arm.caching for arm in report.arms] == [False, True]
+    lines = [line.split() for line in render_check(report).splitlines()]
+    assert ["stage", "setting", "cache_off", "cache_on"] in lines
+    assert ["0", "enable_prefix_caching", "off", "on"] in lines
+    assert ["0", "block_size", "unset", "32"] in lines
+    (shared,) = [line for line in lines if line[:3] == ["stage", "1,", "all"]]
+    assert "max_num_seqs 16" in " ".join(shared)
+    stage = json.loads(json.dumps(report.to_json()))["deploy"][1]["stages"][0]
+    assert stage["settings"]["max_num_seqs"] == 64
+    assert stage["sources"]["max_num_seqs"] == "base.yaml"
+    assert stage["sources"]["enable_prefix_caching"] == "deploy"
+
+
+def test_an_arm_that_a_device_silences_is_warned_of(checkout: Path) -> None:
+    """On that device as a warning, elsewhere as a note; and the arm is taken for what it would be."""
+    path = checkout / "checked.yaml"
+    path.write_text(OMNI, encoding="utf-8")
+    lost = "stage 0 enable_prefix_caching: true is overridden by base.yaml platforms.npu: false"
+    there = check_report(load_scenario(path), path, "npu")
+    assert f"arms.cache_on: {lost}" in there.warnings
+    assert [arm.caching for arm in there.arms] == [False, False]
+    assert f"warning: arms.cache_on: {lost}" in render_check(there).splitlines()
+    elsewhere = check_report(load_scenario(path), path, "cuda")
+    assert not elsewhere.warnings
+    assert f"on npu, arms.cache_on: {lost}" in elsewhere.notes
+
+
+def test_a_base_that_is_not_here_is_a_note(tmp_path: Path) -> None:
+    """The check goes on with the overlay alone, and says once for all arms what this machine lacks."""
+    report = report_of(tmp_path, OMNI.replace("source: checkout, ", ""))
+    assert [arm.caching for arm in report.arms] == [False, True]
+    (note,) = [note for note in report.notes if "base.yaml is not on this machine" in note]
+    assert note.startswith("arms.cache_off, cache_on: ")
+    assert any(note.startswith("stages resolved for cuda: no vLLM-Omni on this machine") for note in report.notes)
+
+
+def test_more_prompts_than_can_be_made_are_not_made(tmp_path: Path) -> None:
+    """The table's numbers are stated at once, with a note; narrowed, the prompts are made."""
+    large = TINY + "      L      0             4096       4      0.0         2           8000    3\n"
+    report = report_of(tmp_path, large)
+    assert report.benches[1].prompt_tokens == 8000 * 4096
+    assert report.benches[0].ideal_hit_rate is None
+    (note,) = [note for note in report.notes if "prompts are made here up to 1,000,000" in note]
+    assert "32,768,512 prompt tokens" in note
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+def test_every_scenario_of_the_repository_can_be_checked(path: Path) -> None:
+    """Without their models, data sets and servers; what is missing is in the notes."""
+    scenario = load_scenario(path)
+    report = check_report(scenario, path)
+    assert render_check(report)
+    assert not report.warnings
+    assert {arm.name: arm.caching for arm in report.arms}[scenario.baseline] is False
 
 
 def test_the_text_shows_plan_benches_and_cost(tmp_path: Path) -> None:

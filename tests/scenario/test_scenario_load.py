@@ -43,7 +43,10 @@ workloads:
 """
 TOP_KEYS = "schema, name, description, model, tokenizer, server, arms, rounds, order, seed, validity, workloads"
 ARM_KEYS = "baseline, url, args, env, python, source, deploy, prefix_cache"
-BLOCK_KEYS = "dataset, modalities, endpoint, client, ignore_eos, extra_body, request_rate, burstiness, reported, table"
+BLOCK_KEYS = (
+    "dataset, modalities, endpoint, client, ignore_eos, extra_body, request_rate, burstiness, reported, path, locale, "
+    "first, task, table"
+)
 HEADER = "name shared_prefix random_len output range_ratio concurrency prompts seed"
 NAME_RULE = "letters, digits and . _ + - after a first letter or digit"
 TABLE = "workloads[0].table"

@@ -68,6 +68,6 @@ def make_pairs(base: list[float], other: list[float], key: str = "request_throug
     return pairs
 
 
-def make_hit(queries: float, hits: float, ideal: float) -> HitRate:
+def make_hit(queries: float, hits: float, ideal: float | None) -> HitRate:
     """Prefix-cache tokens around a bench."""
     return HitRate(queries=queries, hits=hits, rate=hits / queries if queries else None, ideal=ideal)

@@ -55,6 +55,15 @@ def test_hit_rate_must_be_near_the_ideal(hits, valid):
     assert (reasons(make_cell(), hit=make_hit(1000, hits, 0.9375)) == ()) is valid
 
 
+def test_an_unknown_ideal_claims_no_band_but_still_that_the_cache_is_on():
+    """Where only the server knows the prompts, any rate will do; none looked up, or more hit than that, will not."""
+    for hits in (0, 500, 1000):
+        assert reasons(make_cell(), hit=make_hit(1000, hits, None)) == ()
+    assert reasons(make_cell(), hit=make_hit(0, 0, None)) != ()
+    assert reasons(make_cell(), hit=make_hit(1000, 1001, None)) != ()
+    assert reasons(make_cell(), expects_caching=False, hit=make_hit(1, 0, None)) != ()
+
+
 def test_absent_counters_are_a_reason_where_the_arm_makes_a_claim():
     """Absent is an error, never 0; only an arm without a claim may lack the counters."""
     assert reasons(make_cell(), expects_caching=False, hit=None) == (

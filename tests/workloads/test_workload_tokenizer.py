@@ -162,3 +162,23 @@ def test_the_tokenizer_is_looked_for_in_three_places(tmp_path: Path) -> None:
     assert find_tokenizer(scenario("vllm", "Qwen/Qwen3"), tmp_path) is None
     with pytest.raises(UsageError, match="tokenizer: found 'nowhere'"):
         find_tokenizer(scenario("vllm", "local", "nowhere"), tmp_path)
+
+
+@pytest.mark.parametrize("variable", ["HF_HOME", "HF_HUB_CACHE"])
+def test_a_model_of_the_hub_is_found_in_the_hubs_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    """What a server has downloaded is used: the snapshot that the main branch points at, if it has a tokenizer.json."""
+    for name in ("HF_HOME", "HF_HUB_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, str(tmp_path / "cache"))
+    hub = tmp_path / "cache" / ("hub" if variable == "HF_HOME" else "")
+    model = hub / "models--Some--Model-1B"
+    (model / "refs").mkdir(parents=True)
+    (model / "refs" / "main").write_text("0123abc", encoding="utf-8")
+    snapshot = model / "snapshots" / "0123abc"
+    snapshot.mkdir(parents=True)
+    assert find_tokenizer(scenario("vllm", "Some/Model-1B"), tmp_path) is None
+    folder_with(snapshot)
+    assert find_tokenizer(scenario("vllm", "Some/Model-1B"), tmp_path) == snapshot
+    assert find_tokenizer(scenario("vllm", "Some/Other"), tmp_path) is None

@@ -1,0 +1,428 @@
+"""`client: vllm-bench`: its command line, its result as our records, and a run from start to end.
+
+The results are golden files of the real command (tests/golden/vllm_bench); the runs are of a simulated one
+(tests/client/fake_vllm), which the tests' own interpreter finds as its `vllm`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from client_bench import make_bench, make_prompts
+
+from harness.client.summary import summarise
+from harness.client.vllm_bench import VllmBench, check_vllm_bench, find_vllm_bench, run_vllm_bench
+from harness.client.vllm_bench_result import VllmBenchResult, records_of, summary_of
+from harness.client.vllm_bench_words import needs_omni, serve_words, time_limit
+from harness.errors import HarnessFailure, MissingDependency, UsageError
+from harness.scenario import Bench
+from harness.workloads.prompt import Prompt
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "vllm_bench"
+FAKE = Path(__file__).parent / "fake_vllm"
+FAMILIES = ("ttft", "tpot", "itl", "e2el")
+
+
+def words_of(bench: Bench, *, omni: bool = False) -> str:
+    words = serve_words(
+        bench,
+        omni=omni,
+        base_url="http://127.0.0.1:8000",
+        model="m",
+        tokenizer=Path("/models/m"),
+        result=Path("/trial/vllm-bench/b.json"),
+        timeout_s=600.0,
+    )
+    return " ".join(words)
+
+
+def golden(name: str) -> tuple[dict[str, Any], VllmBenchResult]:
+    path = GOLDEN / f"{name}.json"
+    return json.loads(path.read_text(encoding="utf-8")), VllmBenchResult.read(path)
+
+
+def bench_of(data: dict[str, Any], **changes: Any) -> tuple[Bench, list[Prompt]]:
+    """A bench as large as a golden file, whose prompts ask for what the file's requests got."""
+    prompts = [Prompt("p", 5, tokens or 4) for tokens in data["output_lens"]]
+    return make_bench(prompts=len(prompts), **changes), prompts
+
+
+def changed(tmp_path: Path, **changes: Any) -> Path:
+    """The golden chat result with some keys replaced; None removes one."""
+    data = {**golden("chat")[0], **changes}
+    path = tmp_path / "changed.json"
+    path.write_text(json.dumps({key: value for key, value in data.items() if key not in changes or value is not None}))
+    return path
+
+
+def test_a_row_is_the_command_of_the_published_tables() -> None:
+    """Every argument is that of the commands which the tables were made with; greedy decoding and modalities stated."""
+    bench = make_bench(
+        modalities=("text",), shared_prefix=3856, random_len=240, output=8, concurrency=64, prompts=256, seed=50025,
+        extra_body={"chat_template_kwargs": {"enable_thinking": False}},
+    )  # fmt: skip
+    assert words_of(bench, omni=True) == (
+        "--backend openai-chat-omni --endpoint /v1/chat/completions --base-url http://127.0.0.1:8000 "
+        "--model m --tokenizer /models/m "
+        "--dataset-name random --random-prefix-len 3856 --random-input-len 240 --random-output-len 8 "
+        "--random-range-ratio 0.0 --num-prompts 256 --seed 50025 --request-rate inf --max-concurrency 64 --ignore-eos "
+        '--temperature 0 --extra-body {"modalities": ["text"], "chat_template_kwargs": {"enable_thinking": false}} '
+        "--num-warmups 0 --ready-check-timeout-sec 0 "
+        "--percentile-metrics ttft,tpot,itl,e2el --metric-percentiles 90,99 "
+        "--save-result --save-detailed --result-dir /trial/vllm-bench --result-filename b.json "
+        "--omni-request-timeout-s 600.0"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "omni", "backend"),
+    [
+        ({}, False, "openai-chat --endpoint /v1/chat/completions"),
+        ({}, True, "openai-chat-omni --endpoint /v1/chat/completions"),
+        ({"endpoint": "completions"}, False, "openai --endpoint /v1/completions"),
+        ({"endpoint": "completions"}, True, "openai --endpoint /v1/completions"),
+    ],
+)
+def test_the_backend_goes_by_endpoint_and_client(changes: dict[str, Any], omni: bool, backend: str) -> None:
+    assert f"--backend {backend} " in words_of(make_bench(**changes), omni=omni)
+
+
+@pytest.mark.parametrize(
+    ("kind", "modalities", "omni"),
+    [("vllm", ("text",), False), ("vllm-omni", ("text",), True), ("tiny-omni", ("text", "audio"), True)],
+)
+def test_vllm_omnis_client_is_used_on_its_server_and_for_speech(
+    kind: str, modalities: tuple[str, ...], omni: bool
+) -> None:
+    assert needs_omni(make_bench(modalities=modalities), kind) is omni
+
+
+def test_prefix_repetition_has_its_own_arguments() -> None:
+    bench = make_bench(
+        dataset="prefix_repetition", shared_prefix=None, random_len=None, range_ratio=None,
+        prefix_len=3840, suffix_len=256, num_prefixes=32, output=8, prompts=512,
+    )  # fmt: skip
+    assert (
+        "--dataset-name prefix_repetition --prefix-repetition-prefix-len 3840 --prefix-repetition-suffix-len 256 "
+        "--prefix-repetition-num-prefixes 32 --prefix-repetition-output-len 8 "
+    ) in words_of(bench)
+
+
+@pytest.mark.parametrize(("burstiness", "said"), [(None, "inf"), (0.5, "0.5")])
+def test_an_open_loop_has_a_rate_and_no_bound_on_concurrency(burstiness: float | None, said: str) -> None:
+    """Constant gaps, our default, are an infinite burstiness."""
+    words = words_of(make_bench(request_rate=2.5, burstiness=burstiness))
+    assert f"--request-rate 2.5 --burstiness {said} " in words
+    assert "--max-concurrency" not in words
+
+
+def test_not_to_ignore_eos_is_said_in_the_body() -> None:
+    """It ignores the end token of random prompts by itself; the body wins."""
+    words = words_of(make_bench(ignore_eos=False))
+    assert "--ignore-eos" not in words
+    assert '"ignore_eos": false' in words
+
+
+def test_the_bound_on_the_command_grows_with_its_load() -> None:
+    closed = time_limit(make_bench(prompts=10, concurrency=4), 60.0)
+    opened = time_limit(make_bench(prompts=10, request_rate=2.0), 60.0)
+    assert (closed - 3 * 60.0, opened - 5.0 - 60.0) == (600.0, 600.0)
+
+
+def test_every_request_of_the_file_is_a_record() -> None:
+    """Times from the first send; what the file does not say is absent."""
+    data, result = golden("chat")
+    bench, prompts = bench_of(data)
+    records = records_of(result, bench=bench, prompts=prompts)
+    assert [record.index for record in records] == list(range(16))
+    for index, record in enumerate(records):
+        assert (record.status, record.error) == ("ok", None)
+        assert record.sent == data["start_times"][index] - min(data["start_times"])
+        assert record.queued == data["queue_times"][index]
+        assert (record.ttft, record.latency) == (data["ttfts"][index], data["latencies"][index])
+        assert list(record.itl) == data["itls"][index]
+        assert (record.prompt_tokens, record.output_tokens) == (data["input_lens"][index], data["output_lens"][index])
+        assert record.text == data["generated_texts"][index]
+        assert (record.http_status, record.finish_reason, record.cached_tokens, record.tokens_from) == (None,) * 4
+
+
+@pytest.mark.parametrize("name", ["chat", "completions", "refused"])
+def test_our_definitions_give_its_numbers(name: str) -> None:
+    """`harness.client.summarise` over the records is what `vllm bench serve` itself wrote in the file."""
+    data, result = golden(name)
+    bench, prompts = bench_of(data)
+    records = records_of(result, bench=bench, prompts=prompts)
+    ours = summarise(
+        records, bench=bench, duration_s=data["duration"], started_at=datetime.now(UTC), model="m", tokenizer="t"
+    ).model_dump()
+    keys = ["completed", "failed", "total_input_tokens", "total_output_tokens", "request_throughput"]
+    keys += ["output_throughput", "total_token_throughput"]
+    keys += [f"{statistic}_{family}_ms" for statistic in ("mean", "median", "std") for family in FAMILIES]
+    assert {key: ours[key] for key in keys} == pytest.approx({key: data[key] for key in keys})
+
+
+@pytest.mark.parametrize("name", ["chat", "completions", "refused"])
+def test_the_summary_has_its_statistics_and_withholds_percentiles_of_few(name: str) -> None:
+    data, result = golden(name)
+    bench, prompts = bench_of(data)
+    records = records_of(result, bench=bench, prompts=prompts)
+    summary = summary_of(
+        result, records, bench=bench, started_at=datetime.now(UTC), model="m", tokenizer="t"
+    ).model_dump()
+    gaps = sum(len(gap) for gap in data["itls"])
+    for family in FAMILIES:
+        samples = gaps if family == "itl" else data["completed"]
+        for statistic, needed in (("mean", 1), ("median", 1), ("std", 1), ("p90", 10), ("p99", 100)):
+            key = f"{statistic}_{family}_ms"
+            assert summary[key] == (data[key] if samples >= needed else None), key
+    assert summary["backend"] == data["backend"]
+    assert summary["total_audio_duration_s"] is None
+
+
+def test_a_failed_request_keeps_its_error_and_has_no_times() -> None:
+    """Zeros of the file are times that nobody measured."""
+    data, result = golden("refused")
+    bench, prompts = bench_of(data)
+    records = records_of(result, bench=bench, prompts=prompts)
+    failed = [record for record in records if record.status == "failed"]
+    assert len(failed) == data["failed"] == 3
+    for record in failed:
+        assert (record.error, record.ttft, record.latency, record.itl) == ("Bad Request", None, None, ())
+
+
+def test_speech_is_told_by_the_summary_alone() -> None:
+    """vLLM-Omni's client times no single request to its last sound, and says of speech what it adds up to."""
+    data, result = golden("speech")
+    bench, prompts = bench_of(data, modalities=("text", "audio"))
+    records = records_of(result, bench=bench, prompts=prompts)
+    summary = summary_of(result, records, bench=bench, started_at=datetime.now(UTC), model="m", tokenizer="t")
+    for record in records:
+        assert (record.status, record.latency, record.queued) == ("ok", None, None)
+        assert (record.audio_seconds, record.audio_rtf, record.ttfp, record.audio_sha256) == (None,) * 4
+    assert summary.total_audio_duration_s == data["total_audio_duration_s"] > 0
+    assert summary.median_audio_ttfp_ms == data["median_audio_ttfp_ms"]
+    assert summary.mean_audio_rtf == data["mean_audio_rtf"]
+    assert summary.median_e2el_ms == data["median_e2el_ms"]
+    assert summary.median_tpot_ms == pytest.approx(1e3 * np.median([np.mean(gaps) for gaps in data["itls"]]))
+
+
+def test_an_answer_cut_short_is_failed_here() -> None:
+    """It is completed to `vllm bench serve`, and would make a cell look fast; our own client fails it too."""
+    data, result = golden("chat")
+    bench, prompts = bench_of(data)
+    prompts[3] = Prompt("p", 5, prompts[3].output_len + 1)
+    records = records_of(result, bench=bench, prompts=prompts)
+    assert [record.index for record in records if record.status == "failed"] == [3]
+    assert (
+        records[3].error
+        == f"partial output: {data['output_lens'][3]} of {prompts[3].output_len} tokens, with ignore_eos"
+    )
+    summary = summary_of(result, records, bench=bench, started_at=datetime.now(UTC), model="m", tokenizer="t")
+    assert (summary.completed, summary.failed) == (15, 1)
+    assert summary.request_throughput == pytest.approx(15 / data["duration"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"errors": None}, "errors: Field required"),
+        ({"ttfts": [0.1]}, "ttfts has 1 entries for 16 prompts"),
+        ({"completed": 15}, "15 completed and 0 failed, yet 0 errors"),
+        ({"total_output_tokens": 1}, "1 output tokens in all"),
+        ({"duration": 0.0}, "a duration of 0.0 s"),
+        ({"itls": "fast"}, "itls: Input should be a valid"),
+    ],
+)
+def test_a_result_that_is_not_understood_is_one_message(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(HarnessFailure, match=message):
+        VllmBenchResult.read(changed(tmp_path, **changes))
+
+
+def test_a_result_of_other_prompts_is_refused() -> None:
+    bench, prompts = bench_of(golden("chat")[0])
+    with pytest.raises(HarnessFailure, match="sent 16 prompts; the bench has 15"):
+        records_of(golden("chat")[1], bench=bench, prompts=prompts[:-1])
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> VllmBench:
+    """The simulated command, in the tests' own interpreter."""
+    monkeypatch.setenv("PYTHONPATH", str(FAKE))
+    return find_vllm_bench(sys.executable, "vllm")
+
+
+def test_an_interpreter_without_vllm_is_one_message() -> None:
+    """Before anything starts: where it was looked for, and what to do."""
+    with pytest.raises(
+        MissingDependency, match=f"found vllm-bench, and no vllm in {sys.executable}; allowed: `python:`"
+    ):
+        check_vllm_bench([make_bench(client="vllm-bench")], "vllm", {"off": sys.executable})
+
+
+def test_an_interpreter_that_is_none_is_one_message() -> None:
+    with pytest.raises(MissingDependency, match="cannot look for vllm in /nowhere/python"):
+        check_vllm_bench([make_bench(client="vllm-bench")], "vllm", {"off": "/nowhere/python"})
+
+
+def test_speech_needs_vllm_omni(fake: VllmBench) -> None:
+    bench = make_bench(client="vllm-bench", modalities=("text", "audio"))
+    with pytest.raises(MissingDependency, match=f"no vllm_omni in {fake.python}, which it needs for this bench"):
+        check_vllm_bench([bench], "tiny-omni", {"off": fake.python})
+
+
+def test_arms_of_two_clients_are_refused(fake: VllmBench, tmp_path: Path) -> None:
+    """A second interpreter, with another version of the package."""
+    (tmp_path / "vllm").mkdir()
+    other = tmp_path / "python"
+    other.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
+    other.chmod(0o755)
+    with pytest.raises(UsageError, match=r"found vllm 0.1 .* and vllm unknown .*; allowed: one version"):
+        check_vllm_bench([make_bench(client="vllm-bench")], "vllm", {"off": fake.python, "on": str(other)})
+
+
+def test_no_interpreter_is_looked_at_unless_a_bench_asks() -> None:
+    assert check_vllm_bench([make_bench()], "vllm", {"off": "/nowhere/python"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("exit", "ended with exit status 1: ValueError: Initial test run failed; its log: .*b.vllm-bench.log"),
+        ("nothing", "left no result: .*b.json: No such file"),
+        ("garbage", "b.json: not a result of vllm bench serve: Invalid JSON"),
+    ],
+)
+async def test_a_command_that_fails_fails_every_request_with_the_reason(
+    fake: VllmBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, message: str
+) -> None:
+    monkeypatch.setenv("FAKE_VLLM_BENCH", fault)
+    load = await run_vllm_bench(
+        fake,
+        make_bench(client="vllm-bench", prompts=3),
+        make_prompts(3),
+        base_url="http://127.0.0.1:1",
+        model="m",
+        tokenizer=tmp_path,
+        folder=tmp_path,
+        timeout_s=30.0,
+    )
+    assert load.failure is not None
+    assert re.search(message, load.failure), load.failure
+    assert [record.error for record in load.records] == [load.failure] * 3
+    assert (load.summary.completed, load.summary.failed, load.summary.request_throughput) == (0, 3, 0.0)
+    assert "simulated vllm bench serve" in (tmp_path / "b.vllm-bench.log").read_text()
+
+
+async def test_cancelling_ends_the_command_and_all_it_started(
+    fake: VllmBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the server hangs, or on Ctrl-C."""
+    monkeypatch.setenv("FAKE_VLLM_BENCH", "hang")
+    monkeypatch.setattr("harness.client.child._STOP_S", 0.2)
+    running = asyncio.create_task(
+        run_vllm_bench(
+            fake,
+            make_bench(client="vllm-bench"),
+            make_prompts(1),
+            base_url="http://127.0.0.1:1",
+            model="m",
+            tokenizer=tmp_path,
+            folder=tmp_path,
+            timeout_s=30.0,
+        )
+    )
+    for _ in range(1200):
+        if (tmp_path / "hanging.pids").exists():
+            break
+        await asyncio.sleep(0.05)
+    pids = [int(word) for word in (tmp_path / "hanging.pids").read_text().split()]
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert not [pid for pid in pids if psutil.pid_exists(pid)]
+
+
+SCENARIO = """\
+schema: 1
+name: theirs
+model: tiny-omni
+server: {kind: tiny-omni, args: {hidden-size: 64, num-layers: 4, num-blocks: 512}}
+arms:
+  off: {baseline: true, deploy: {stages: [{stage_id: 0, enable_prefix_caching: false}]}}
+  on: {deploy: {stages: [{stage_id: 0, enable_prefix_caching: true}]}}
+rounds: 1
+workloads:
+  - dataset: random
+    client: vllm-bench
+    table: |
+      name  shared_prefix random_len output range_ratio concurrency prompts seed
+      h75   48            16         4      0.0         2           8       1
+"""
+
+
+def run_scenario(folder: Path, *words: str, fault: str = "") -> tuple[subprocess.CompletedProcess[str], list[Path]]:
+    (folder / "theirs.yaml").write_text(SCENARIO)
+    done = subprocess.run(
+        [sys.executable, "-m", "harness.cli", "run", folder / "theirs.yaml", "--out", folder / "results", *words],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        env={**os.environ, "PYTHONPATH": str(FAKE), "FAKE_VLLM_BENCH": fault},
+    )
+    return done, sorted((folder / "results").glob("*/trials/*"))
+
+
+def test_a_run_with_this_client_is_a_run_like_any_other(tmp_path: Path) -> None:
+    """Cells are valid, with hit rates, and say who measured them and what that client does not tell."""
+    done, trials = run_scenario(tmp_path)
+    assert done.returncode == 0, done.stderr
+    off, on = (json.loads((trial / "h75.json").read_text()) for trial in trials)
+    for cell, hits in ((off, 0), (on, 7 * 48)):
+        assert cell["cell"]["client"] == "vllm bench serve 0.1"
+        assert cell["cell"]["invalid"] == []
+        assert any("does not tell, request by request: HTTP status" in caveat for caveat in cell["cell"]["caveats"])
+        assert cell["cell"]["client_lag_ms"] is None
+        assert (cell["completed"], cell["total_output_tokens"]) == (8, 32)
+        assert cell["cell"]["hit_rate"]["hits"] >= hits
+    texts = [
+        [json.loads(line)["text"] for line in (trial / "h75.requests.jsonl").read_text().splitlines()]
+        for trial in trials
+    ]
+    assert texts[0] == texts[1]
+    assert all((trial / "h75.vllm-bench.log").stat().st_size for trial in trials)
+
+
+def test_a_command_that_fails_makes_its_cells_invalid_and_not_the_run(tmp_path: Path) -> None:
+    done, trials = run_scenario(tmp_path, "--arms", "off", fault="exit")
+    assert done.returncode == 4, (done.returncode, done.stderr)
+    assert len(trials) == 1
+    for trial in trials:
+        (reason,) = json.loads((trial / "h75.json").read_text())["cell"]["invalid"]
+        assert reason.startswith(
+            "vllm bench serve ended with exit status 1: ValueError: Initial test run failed; its log"
+        )
+        assert json.loads((trial / "trial.json").read_text())["status"] == "finished"
+
+
+def test_a_run_without_vllm_ends_before_it_starts(tmp_path: Path) -> None:
+    (tmp_path / "theirs.yaml").write_text(SCENARIO)
+    done = subprocess.run(
+        [sys.executable, "-m", "harness.cli", "run", tmp_path / "theirs.yaml", "--out", tmp_path / "results"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert "theirs.yaml: client: found vllm-bench, and no vllm in" in " ".join(done.stderr.split())
+    assert not (tmp_path / "results").exists()
