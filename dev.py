@@ -2,7 +2,8 @@
 """Sets up and runs, from a fresh clone, with nothing but Python 3.11 or newer:
 
     python3 dev.py quickstart     the reference server with the prefix cache off and on, and a report
-    python3 dev.py test           lint, types and the fast tests (--all: the slow ones too; more words go to pytest)
+    python3 dev.py test           lint, types and the fast tests (--all: the slow ones and those that drive the real
+                                  vLLM and vLLM-Omni too, from environments made for them; more words go to pytest)
     python3 dev.py setup          the environment alone, in .venv
 
 Everything lands in .venv beside this file. The one thing pip cannot bring is `flite`, the speech synthesiser of the
@@ -26,6 +27,7 @@ ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
 CPU_TORCH = "https://download.pytorch.org/whl/cpu"
+REAL = ("scripts/setup_vllm_cpu.sh", "scripts/setup_vllm_omni_cpu.sh")
 EXTRAS = {"quickstart": "tiny,figures", "test": "dev", "setup": "dev"}
 
 
@@ -50,16 +52,19 @@ def main() -> int:
 def test(rest: list[str]) -> int:
     everything = "--all" in rest
     rest = [word for word in rest if word != "--all"]
-    checks = (
+    checks = [
         ("ruff", "check", "."),
         ("ruff", "format", "--check", "."),
         ("mypy",),
-        ("pytest", *(("-m", "not gpu") if everything else ()), *rest),
-    )
+        ("pytest", *(("-m", "not gpu and not real") if everything else ()), *rest),
+    ]
+    if everything:
+        checks += [*((ROOT / script,) for script in REAL), ("pytest", "-m", "real", *rest)]
     return next((code for check in checks if (code := run(*check))), 0)
 
 
-def run(program: str, *arguments: str) -> int:
+def run(program: str | Path, *arguments: str) -> int:
+    """Runs a program of .venv, or one of this repository by its path."""
     print(f"$ {program} {' '.join(arguments)}", flush=True)
     return subprocess.call([str(BIN / program), *arguments], cwd=ROOT)
 

@@ -10,20 +10,21 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
-
 import harness
-from harness.errors import RecordError, ResumeError, UsageError
+from harness.client import VllmBench, check_vllm_bench
+from harness.errors import ResumeError, UsageError
+from harness.loads import Loads
 from harness.plan import make_plan
 from harness.progress import Progress
 from harness.provenance import host, source_tree, utc_now, versions
+from harness.recorded import scenario_of
 from harness.records import Manifest, SourceTree, TrialRecord
 from harness.scenario import Scenario, scenario_sha256
-from harness.servers.kinds import resolve_server
+from harness.servers.kinds import common_block_size, resolve_server
 from harness.servers.process import recover
 from harness.store import RunStore
-from harness.trial import Load, Trial
-from harness.workloads import Tokenizer, find_tokenizer, generate, ideal_hit_rates, served_ids
+from harness.trial import Trial
+from harness.workloads import Tokenizer, find_tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ class Runner:
     def __init__(self, scenario: Scenario, scenario_file: Path, progress: Progress) -> None:
         self._scenario, self._file, self._progress = scenario, scenario_file, progress
         self._kind, self._arms = resolve_server(scenario, scenario_file)
+        self._vllm_bench = self._find_vllm_bench()
         folder = find_tokenizer(scenario, scenario_file.parent)
         if folder is None:
             raise UsageError(
@@ -63,10 +65,14 @@ class Runner:
                 "tokenizer.json, as `tokenizer:`"
             )
         self._tokenizer = Tokenizer(folder)
+        try:
+            self._block_size = common_block_size(self._kind, self._arms.values())
+        except UsageError as error:
+            raise UsageError(f"{scenario_file}: {error}") from error
 
     def start(self, path: Path, command: Sequence[str]) -> RunResult:
         """Runs everything, into a directory that must not exist yet."""
-        loads = self._loads()
+        loads = Loads(self._scenario.benches, self._tokenizer)
         manifest = Manifest(
             run=path.name,
             created_at=utc_now(),
@@ -78,7 +84,7 @@ class Runner:
             versions=versions(),
             sources=(our_source(),),
             host=host(),
-            ideal_hit_rates={load.bench.name: load.ideal for load in loads},
+            ideal_hit_rates=dict(loads.ideal(self._block_size)),
             tokenizer_sha256=self._tokenizer.sha256,
         )
         store = RunStore.create(path, manifest, self._file.read_bytes())
@@ -101,15 +107,15 @@ class Runner:
                 f"{store.path}: cannot be resumed, its finished trials were measured with something else:\n  "
                 + "\n  ".join(changes)
             )
-        return self._carry_out(store, self._loads(), resuming=True)
+        return self._carry_out(store, Loads(self._scenario.benches, self._tokenizer), resuming=True)
 
-    def _carry_out(self, store: RunStore, loads: tuple[Load, ...], *, resuming: bool = False) -> RunResult:
+    def _carry_out(self, store: RunStore, loads: Loads, *, resuming: bool = False) -> RunResult:
         with store.writing():
             manifest = store.manifest()
             plan = manifest.plan
             for trial in plan:
                 recover(store.trial_dir(trial))
-            benches = tuple(load.bench.name for load in loads)
+            benches = tuple(load.bench.name for load in loads.all)
             done = {
                 trial.slug
                 for trial in plan
@@ -120,7 +126,7 @@ class Runner:
             if resuming and len(done) < len(plan):
                 resumed = {"resumed_at": (*manifest.resumed_at, utc_now()), "finished_at": None}
                 store.write_manifest(manifest.model_copy(update=resumed))
-            self._progress.run(sum(load.cost for load in loads) * (len(plan) - len(done)))
+            self._progress.run(loads.cost * (len(plan) - len(done)))
             failed: list[TrialRecord] = []
 
             async def trials() -> None:
@@ -130,7 +136,15 @@ class Runner:
                     self._progress.trial(planned, number, len(plan))
                     arm = self._arms[planned.arm]
                     trial = Trial(
-                        self._scenario, planned, arm, self._kind, loads, self._tokenizer, store, self._progress
+                        self._scenario,
+                        planned,
+                        arm,
+                        self._kind,
+                        loads,
+                        self._tokenizer,
+                        store,
+                        self._progress,
+                        self._vllm_bench.get(planned.arm),
                     )
                     record = await trial.run()
                     if record.status == "failed":
@@ -140,25 +154,13 @@ class Runner:
             store.write_manifest(store.manifest().model_copy(update={"finished_at": utc_now()}))
         return RunResult(store, tuple(failed), len(done))
 
-    def _loads(self) -> tuple[Load, ...]:
-        caching = [arm for arm in self._arms.values() if self._kind.expects_caching(arm) is not False]
-        sizes = {self._kind.block_size(arm) for arm in caching}
-        if len(sizes) > 1:
-            raise UsageError(f"{self._file}: arms: found block sizes {sorted(sizes)}; allowed: one for all arms")
-        prompts = {bench.name: generate(bench, self._tokenizer) for bench in self._scenario.benches}
-        served = [
-            (bench.name, served_ids(bench, prompts[bench.name], self._tokenizer)) for bench in self._scenario.benches
-        ]
-        ideal = ideal_hit_rates(served, sizes.pop()) if sizes else {bench: 0.0 for bench, _ in served}
-        return tuple(
-            Load(
-                bench,
-                prompts[bench.name],
-                ideal[bench.name],
-                float(sum(len(ids) for ids in ids_of) + sum(prompt.output_len for prompt in prompts[bench.name])),
-            )
-            for bench, (_, ids_of) in zip(self._scenario.benches, served, strict=True)
-        )
+    def _find_vllm_bench(self) -> dict[str, VllmBench]:
+        pythons = {name: arm.python or sys.executable for name, arm in self._arms.items()}
+        trusting = [name for name, arm in self._arms.items() if arm.args.get("trust-remote-code")]
+        try:
+            return check_vllm_bench(self._scenario.benches, self._scenario.server.kind, pythons, trusting)
+        except UsageError as error:
+            raise UsageError(f"{self._file}: {error}") from error
 
 
 def run_until_signalled(main: Callable[[], Coroutine[None, None, None]]) -> None:
@@ -251,21 +253,6 @@ def changed_keys(before: object, after: object, at: str = "") -> list[str]:
             line for i, pair in enumerate(zip(before, after, strict=True)) for line in changed_keys(*pair, f"{at}[{i}]")
         ]
     return [] if before == after else [f"{at}: was {json.dumps(before)}, is {json.dumps(after)}"]
-
-
-def scenario_of(manifest: Manifest) -> Scenario:
-    """The scenario a run was started with, narrowed as it was then.
-
-    Raises:
-        RecordError: the manifest's scenario does not validate.
-    """
-    try:
-        # Through JSON text: only there do strict models take a list for a tuple.
-        return Scenario.model_validate_json(json.dumps(manifest.scenario))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise RecordError(f"manifest.json of {manifest.run}: scenario.{where}: {first['msg']}") from None
 
 
 def command_line() -> tuple[str, ...]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cached_property
 
 import aiohttp
 
-from harness.client import LoadResult, run_load, summarise, to_records
+from harness.client import LoadResult, VllmBench, VllmBenchLoad, drive, measure
+from harness.client.small_request import SmallRequests
 from harness.errors import (
     BenchError,
     CounterReset,
@@ -21,9 +21,11 @@ from harness.errors import (
     ServerNotReady,
     SettleTimeout,
 )
+from harness.loads import Load, Loads
 from harness.progress import Progress
 from harness.provenance import source_tree, utc_now
 from harness.records import (
+    Caveat,
     CellInfo,
     CellRecord,
     HitRate,
@@ -32,54 +34,45 @@ from harness.records import (
     PlannedTrial,
     TrialRecord,
 )
-from harness.scenario import Bench, Scenario
+from harness.scenario import Scenario
 from harness.servers.arm import ResolvedArm
 from harness.servers.kinds import ServerKind
 from harness.servers.launch import Launch, free_port
-from harness.servers.process import ServerProcess, StopReport
-from harness.servers.ready import first_request, wait_ready
+from harness.servers.live import Live, verify
+from harness.servers.process import StopReport
+from harness.servers.ready import wait_ready
+from harness.servers.running import RunningServer
 from harness.store import RunStore
-from harness.telemetry.counters import HIT_COUNTERS, cache_config, hit_counters, metrics_delta, verify_arm
+from harness.telemetry.counters import HIT_COUNTERS, hit_counters, metrics_delta
 from harness.telemetry.log_scan import scan_log
-from harness.telemetry.memory import MemorySampler
-from harness.telemetry.scrape import Scrape, scrape
-from harness.telemetry.settle import settle
+from harness.telemetry.memory import MemorySampler, NoMemory
+from harness.telemetry.meter import Meter, Reading
+from harness.telemetry.scrape import scrape
 from harness.validity import cell_caveats, cell_invalid
 from harness.watchdog import PATIENCE_S, called_off, hung
-from harness.workloads import Prompt, Tokenizer
+from harness.workloads import Tokenizer
 
 _SETTLE_S = 60.0
 _HUNG = "the server stopped answering"
-_STATUS_READS, _STATUS_S = 40, 0.05
+_STATUS_READS, _STATUS_S = 200, 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
-    """A bench with its prompts.
-
-    Parameters:
-        ideal: hit rate of an unbounded cache on these prompts, with the cache on.
-        cost: tokens to compute with the cache off, what its running time goes by.
-    """
-
-    bench: Bench
-    prompts: tuple[Prompt, ...]
-    ideal: float
-    cost: float
+_FIRST_TOKENS = 2
 
 
 @dataclass(slots=True)
 class _Facts:
     """What is learned as the trial goes on, for its record."""
 
-    time_to_ready: float = 0.0
+    time_to_ready: float | None = None
     first_request: float | None = None
-    cache_config: dict[str, str] = field(default_factory=dict)
+    live: Live | None = None
     memory_ready: MemoryPoint | None = None
     memory_end: MemoryPoint | None = None
     memory_peak: MemoryPoint | None = None
     benches: list[str] = field(default_factory=list)
     failure: str | None = None
+    log_size: int | None = None
 
 
 class Trial:
@@ -95,13 +88,15 @@ class Trial:
         planned: PlannedTrial,
         arm: ResolvedArm,
         kind: ServerKind,
-        loads: Sequence[Load],
+        loads: Loads,
         tokenizer: Tokenizer,
         store: RunStore,
         progress: Progress,
+        vllm_bench: VllmBench | None = None,
     ) -> None:
         self._scenario, self._planned, self._arm, self._kind = scenario, planned, arm, kind
         self._loads, self._tokenizer, self._store, self._progress = loads, tokenizer, store, progress
+        self._vllm_bench = vllm_bench
         self._facts = _Facts()
 
     async def run(self) -> TrialRecord:
@@ -115,9 +110,11 @@ class Trial:
         launch = self._kind.command(self._arm, self._scenario, free_port(), folder)
         self._progress.phase("starting the server")
         try:
-            with ServerProcess.start(launch, self._scenario.server.stop_timeout) as server:
+            with self._kind.start(launch, self._scenario.server.stop_timeout) as server:
                 await self._drive(server, launch)
                 self._progress.phase("stopping the server")
+                if server.alive:
+                    self._facts.log_size = launch.log_path.stat().st_size
                 stopped = server.stop()
         except BenchError as error:
             error.args = (self._named(str(error), launch),)
@@ -128,28 +125,38 @@ class Trial:
         self._store.write_trial(record)
         return record
 
-    async def _drive(self, server: ServerProcess, launch: Launch) -> None:
-        facts = self._facts
+    async def _drive(self, server: RunningServer, launch: Launch) -> None:
+        facts, first = self._facts, self._loads.all[0]
         async with aiohttp.ClientSession() as session:
-            facts.time_to_ready = await wait_ready(server, launch, session, self._scenario.server.ready_timeout)
-            pid = self._kind.stage0_pid(server.guard_pid)
-            with MemorySampler(pid, server.guard_pid, launch.trial_dir / "samples.csv") as memory:
+            ready = await wait_ready(server, launch, session, self._scenario.server.ready_timeout)
+            facts.time_to_ready = ready if server.ours else None
+            requests = SmallRequests(session, launch.base_url, launch.model_name, first.bench, first.prompts[0])
+            with self._memory(server, launch) as memory:
                 try:
-                    facts.first_request = await self._first_request(session, server, launch)
-                    facts.cache_config = cache_config(await scrape(session, launch.base_url))
-                    verify_arm(self._expects_caching, facts.cache_config)
-                    facts.memory_ready = memory.point()
-                    for load in self._loads:
-                        await self._measure(load, session, server, launch, memory)
+                    facts.first_request = await self._first_request(requests, server)
+                    live = verify(self._kind, self._arm, await scrape(session, launch.base_url), launch.log_path)
+                    facts.live, facts.memory_ready = live, memory.point()
+                    meter = Meter(session, requests, live.rule, live.pages, self._planned.slug, _SETTLE_S)
+                    await meter.calibrate()
+                    for load in self._loads.all:
+                        await self._measure(load, session, server, launch, meter, memory, live)
                         if facts.failure is not None:
                             break
                 except ServerDied as error:
                     facts.failure = self._named(f"{await _death(server)}: {error}", launch)
                 facts.memory_end, facts.memory_peak = memory.point(), memory.peak
 
-    async def _first_request(self, session: aiohttp.ClientSession, server: ServerProcess, launch: Launch) -> float:
+    def _memory(self, server: RunningServer, launch: Launch) -> AbstractContextManager[MemorySampler | NoMemory]:
+        if server.root_pid is None:
+            return NoMemory()
+        pid = self._kind.stage0_pid(server.root_pid)
+        return MemorySampler(pid, server.root_pid, launch.trial_dir / "samples.csv", with_root=not server.ours)
+
+    async def _first_request(self, requests: SmallRequests, server: RunningServer) -> float:
+        """Seconds that the very first request takes: short, its prompt the trial's own, two tokens back."""
         try:
-            return await first_request(session, launch.base_url, launch.model_name, self._planned.slug)
+            text = f"First request {self._planned.slug}"
+            return (await requests.send(text, _FIRST_TOKENS, "the first request")).latency
         except ServerNotReady as error:
             # A dying server may still refuse: its death is what is to be told, and costs one trial, not the run.
             await _death(server)
@@ -161,16 +168,18 @@ class Trial:
         self,
         load: Load,
         session: aiohttp.ClientSession,
-        server: ServerProcess,
+        server: RunningServer,
         launch: Launch,
-        memory: MemorySampler,
+        meter: Meter,
+        memory: MemorySampler | NoMemory,
+        live: Live,
     ) -> None:
         bench = load.bench
         self._progress.bench(bench.name, len(load.prompts), load.cost)
-        before = await self._settle(session, launch)
+        before = await self._read(meter)
         started_at = utc_now()
         reasons: list[str] = []
-        after: Scrape | None = None
+        after: Reading | None = None
         result = await self._watched(load, session, launch)
         lag_ms = None if result is None else result.client_lag_ms
         if result is None:
@@ -179,35 +188,40 @@ class Trial:
             self._facts.failure = self._named(f"{_HUNG} during bench {bench.name}", launch)
         else:
             try:
-                after = await self._settle(session, launch)
+                after = await self._read(meter)
             except ServerDied:
                 death = await _death(server)
                 reasons.append(_HUNG if server.alive else "the server process died")
                 self._facts.failure = self._named(f"{death} during bench {bench.name}", launch)
-        cell = self._cell(load, result, lag_ms, before, after, started_at, memory.point(), reasons)
+        cell = self._cell(load, result, lag_ms, before, after, started_at, memory.point(), reasons, live)
         self._facts.benches.append(bench.name)
         self._progress.cell(cell)
 
-    async def _settle(self, session: aiohttp.ClientSession, launch: Launch) -> Scrape:
+    async def _read(self, meter: Meter) -> Reading:
         try:
-            return await settle(session, launch.base_url, self._kind.settle_rule, _SETTLE_S)
+            return await meter.read()
         except SettleTimeout:
             raise
         except HarnessFailure as error:
             # A server that leaves a scrape without any answer is as good as dead: it costs its trial, not the run.
             raise ServerDied(str(error)) from error
 
-    async def _watched(self, load: Load, session: aiohttp.ClientSession, launch: Launch) -> LoadResult | None:
+    async def _watched(
+        self, load: Load, session: aiohttp.ClientSession, launch: Launch
+    ) -> LoadResult | VllmBenchLoad | None:
         """Runs the load; None where the server hung and the load was called off."""
         request_timeout = self._scenario.server.request_timeout
         loading = asyncio.create_task(
-            run_load(
+            drive(
                 load.bench,
                 load.prompts,
+                vllm_bench=self._vllm_bench,
                 base_url=launch.base_url,
                 model=launch.model_name,
-                on_progress=lambda done, _total: self._progress.request(done),
+                tokenizer=self._tokenizer,
+                folder=launch.trial_dir,
                 timeout_s=request_timeout,
+                on_progress=lambda done, _total: self._progress.request(done),
             )
         )
         watching = asyncio.create_task(hung(session, launch.base_url, min(PATIENCE_S, request_timeout)))
@@ -225,37 +239,32 @@ class Trial:
     def _cell(
         self,
         load: Load,
-        result: LoadResult,
+        result: LoadResult | VllmBenchLoad,
         lag_ms: float | None,
-        before: Scrape,
-        after: Scrape | None,
+        before: Reading,
+        after: Reading | None,
         started_at: str,
         memory: MemoryPoint | None,
         reasons: list[str],
+        live: Live,
     ) -> CellRecord:
         bench = load.bench
-        records = to_records(
-            result, bench=bench, prompts=load.prompts, count_tokens=lambda text: len(self._tokenizer.encode(text))
+        measured = measure(
+            result, bench=bench, prompts=load.prompts, model=self._scenario.model, tokenizer=self._tokenizer
         )
-        summary = summarise(
-            records,
-            bench=bench,
-            duration_s=result.duration_s,
-            started_at=result.started_at,
-            model=self._scenario.model,
-            tokenizer=str(self._tokenizer.folder),
-        )
+        records, summary = measured.records, measured.summary
+        reasons += measured.failures
         metrics, hit = None, None
         if after is not None:
             try:
-                metrics = metrics_delta(before, after, HIT_COUNTERS)
-                hit = self._hit_rate(metrics, load)
+                metrics = metrics_delta(before.scrape, after.scrape, HIT_COUNTERS, probe=after.probe)
+                hit = self._hit_rate(metrics, load, live)
             except (MetricAbsent, CounterReset) as error:
                 reasons.append(str(error))
         if not reasons:
             reasons += cell_invalid(
                 summary,
-                expects_caching=self._expects_caching,
+                expects_caching=live.caching,
                 hit=hit,
                 validity=self._scenario.validity,
                 client_lag_ms=lag_ms,
@@ -275,32 +284,32 @@ class Trial:
                 metrics=metrics,
                 memory=memory,
                 client_lag_ms=lag_ms,
+                client=measured.client,
                 invalid=tuple(reasons),
-                caveats=cell_caveats(records, lag_ms),
+                caveats=cell_caveats(records, lag_ms) + measured.caveats,
             ),
         )
-        self._store.write_cell(self._planned, cell, tuple(records))
+        self._store.write_cell(self._planned, cell, records)
         return cell
 
-    def _hit_rate(self, metrics: MetricsDelta, load: Load) -> HitRate:
+    def _hit_rate(self, metrics: MetricsDelta, load: Load, live: Live) -> HitRate:
         queries, hits = hit_counters(metrics.delta)
         return HitRate(
             queries=queries,
             hits=hits,
             rate=hits / queries if queries else None,
-            ideal=load.ideal if self._expects_caching is not False else 0.0,
+            ideal=0.0 if live.caching is False else self._loads.ideal(live.block_size)[load.bench.name],
         )
-
-    @cached_property
-    def _expects_caching(self) -> bool | None:
-        return self._kind.expects_caching(self._arm)
 
     def _named(self, message: str, launch: Launch) -> str:
         log = "" if str(launch.log_path) in message else f"; its log: {launch.log_path}"
         return f"trial {self._planned.slug}: {message}{log}"
 
-    def _record(self, launch: Launch, pid: int, started_at: str, load_1m: float, stopped: StopReport) -> TrialRecord:
+    def _record(
+        self, launch: Launch, pid: int | None, started_at: str, load_1m: float, stopped: StopReport
+    ) -> TrialRecord:
         facts = self._facts
+        unchecked = (Caveat(kind="not checked", message=what, line=None) for what in self._kind.unchecked(self._arm))
         return TrialRecord(
             round=self._planned.round,
             position=self._planned.position,
@@ -317,7 +326,7 @@ class Trial:
             port=launch.port,
             versions=self._kind.versions(self._arm),
             sources=() if self._arm.source is None else (source_tree(launch.cwd, "server"),),
-            cache_config=facts.cache_config,
+            cache_config={} if facts.live is None else dict(facts.live.config),
             time_to_ready=facts.time_to_ready,
             first_request=facts.first_request,
             memory_ready=facts.memory_ready,
@@ -326,11 +335,11 @@ class Trial:
             benches=tuple(facts.benches),
             stopped_by=stopped.stopped_by,
             load_1m=load_1m,
-            caveats=scan_log(launch.log_path),
+            caveats=(*unchecked, *scan_log(launch.log_path, facts.log_size)),
         )
 
 
-async def _death(server: ServerProcess) -> str:
+async def _death(server: RunningServer) -> str:
     # Its sockets close before its exit status is known.
     for _ in range(_STATUS_READS):
         if server.returncode is not None:

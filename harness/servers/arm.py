@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from harness._scenario_secrets import HIDDEN, is_secret, is_secret_arg, redacted
 from harness.errors import UsageError
@@ -21,8 +22,13 @@ _ADDRESS_ARGS = {
     "deploy-config": "write the overlay under `deploy`",
 }
 _ARG_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")
-_PREFIX_CACHES = {"tiny-omni": ("bundled",)}
-"""Cache implementations a server kind can choose from; a kind that is not listed may have any."""
+_PREFIX_CACHES = {
+    "tiny-omni": ("bundled",),
+    "vllm": ("bundled",),
+    "vllm-omni": ("bundled", "builtin"),
+    "external": (),
+}
+"""Cache implementations that an arm of each server kind can choose from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +44,7 @@ class ResolvedArm:
         source: the checkout to run from, None for the installed code.
         deploy: the deploy overlay, None for none.
         prefix_cache: the cache implementation, None for the server's default.
+        url: where a server that runs already answers, without a trailing slash; None where the harness starts it.
     """
 
     name: str
@@ -48,6 +55,7 @@ class ResolvedArm:
     source: str | None
     deploy: Mapping[str, Any] | None
     prefix_cache: str | None
+    url: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The configuration for a record, ready for JSON; `...` stands for every secret."""
@@ -63,6 +71,7 @@ class ResolvedArm:
             "source": self.source,
             "deploy": None if self.deploy is None else redacted(self.deploy),
             "prefix_cache": self.prefix_cache,
+            **({} if self.url is None else {"url": redacted(self.url)}),
         }
 
     @property
@@ -70,6 +79,10 @@ class ResolvedArm:
         """Digest of `as_dict()`, so of the form without secrets, whatever the order in which keys were written."""
         text = json.dumps(self.as_dict(), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
+
+    def words(self) -> list[str]:
+        """`args` as words of a command line: `--key value`, true as the bare flag, false as `--no-key`."""
+        return [word for key, value in self.args.items() for word in _flag(key, value)]
 
     def setting(self, name: str) -> Scalar | None:
         """A stage-0 engine setting by its argument name (`block-size`); a command-line argument beats the overlay.
@@ -100,11 +113,17 @@ def resolve_arm(scenario: Scenario, arm: str) -> ResolvedArm:
     change = scenario.arms.get(arm)
     if change is None:
         raise UsageError(f"no arm {arm!r} in scenario {scenario.name}; there are: {', '.join(scenario.arms)}")
-    allowed = _PREFIX_CACHES.get(server.kind)
-    if change.prefix_cache is not None and allowed is not None and change.prefix_cache not in allowed:
+    allowed = _PREFIX_CACHES[server.kind]
+    if change.prefix_cache is not None and change.prefix_cache not in allowed:
         raise UsageError(
             f"arms.{arm}.prefix_cache: found {change.prefix_cache!r}; "
-            f"allowed with server kind {server.kind}: {', '.join(allowed)}"
+            f"allowed with server kind {server.kind}: {', '.join(allowed) or 'none'}"
+        )
+    if server.kind != "external" and (server.url or change.url) is not None:
+        where = "server" if change.url is None else f"arms.{arm}"
+        raise UsageError(
+            f"{where}.url: found an address with server kind {server.kind}; "
+            "allowed: none (the harness starts the server), or kind external"
         )
     return ResolvedArm(
         name=arm,
@@ -115,6 +134,7 @@ def resolve_arm(scenario: Scenario, arm: str) -> ResolvedArm:
         source=change.source if change.source is not None else server.source,
         deploy=_overlay(server.deploy, change.deploy, arm),
         prefix_cache=change.prefix_cache,
+        url=_address(server.url, "server.url") if change.url is None else _address(change.url, f"arms.{arm}.url"),
     )
 
 
@@ -130,6 +150,25 @@ def _arguments(args: Mapping[str, Scalar], where: str) -> dict[str, Scalar]:
             raise UsageError(f"{where}: found {key} twice, once with dashes and once with underscores; allowed: one")
         found[name] = value
     return found
+
+
+def _flag(key: str, value: Scalar) -> list[str]:
+    if isinstance(value, bool):
+        return [f"--{key}" if value else f"--no-{key}"]
+    return [f"--{key}", str(value)]
+
+
+def _address(url: str | None, where: str) -> str | None:
+    if url is None:
+        return None
+    try:
+        parts = urlsplit(url)
+        whole = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        whole = False
+    if not whole or parts.query or parts.fragment:
+        raise UsageError(f"{where}: found {redacted(url)!r}; allowed: an address such as http://127.0.0.1:8000")
+    return url.rstrip("/")
 
 
 def _variables(env: Mapping[str, str], where: str) -> Mapping[str, str]:

@@ -35,7 +35,7 @@ _SLACK_S = 10.0
 _PORT_FREE_S = 2.0
 _POLL_S = 0.02
 
-StoppedBy = Literal["sigterm", "sigkill", "died"]
+StoppedBy = Literal["sigterm", "sigkill", "died", "left running"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,8 @@ class StopReport:
     """How a server ended.
 
     Parameters:
-        stopped_by: `died` when it, or the guard with it, had ended before it was asked to.
+        stopped_by: `died` when it, or the guard with it, had ended before it was asked to; `left running` when it is
+            not ours to stop.
         seconds: from the request to stop until nothing of it was left.
         exit_status: the server's own; negative for a signal, None when nobody saw it.
         leftovers: descendants that had to be killed after the server itself had ended.
@@ -110,6 +111,15 @@ class ServerProcess:
     @property
     def guard_pid(self) -> int:
         return self._guard.pid
+
+    @property
+    def root_pid(self) -> int:
+        """The guard: all of the server runs below it, orphans too."""
+        return self._guard.pid
+
+    @property
+    def ours(self) -> bool:
+        return True
 
     @property
     def alive(self) -> bool:

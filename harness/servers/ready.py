@@ -9,18 +9,17 @@ from pathlib import Path
 
 import aiohttp
 
-from harness.errors import ServerDied, ServerNotReady, WrongModel
+from harness.errors import ServerNotReady, WrongModel
 from harness.servers.launch import Launch
-from harness.servers.process import ServerProcess
+from harness.servers.running import RunningServer
 
 _POLL_S = 0.1
 _ANSWER_S = 5.0
-_FIRST_REQUEST_S = 300.0
 _TAIL_LINES = 5
 _TAIL_BYTES = 8192
 
 
-async def wait_ready(server: ServerProcess, launch: Launch, session: aiohttp.ClientSession, timeout: float) -> float:
+async def wait_ready(server: RunningServer, launch: Launch, session: aiohttp.ClientSession, timeout: float) -> float:
     """Wait until `/health` answers 200 and `/v1/models` lists our model.
 
     Returns:
@@ -58,39 +57,6 @@ async def wait_ready(server: ServerProcess, launch: Launch, session: aiohttp.Cli
         await asyncio.sleep(_POLL_S)
 
 
-async def first_request(session: aiohttp.ClientSession, base_url: str, model: str, prompt_tag: str) -> float:
-    """Send the very first request: one short chat prompt made unique by `prompt_tag`, two tokens of text back.
-
-    Returns:
-        Seconds from sending it to the end of the answer.
-
-    Raises:
-        ServerDied: the connection broke.
-        ServerNotReady: the server refused the request or did not answer in five minutes.
-    """
-    body = {
-        "model": model,
-        "messages": [{"role": "user", "content": f"First request {prompt_tag}"}],
-        "max_tokens": 2,
-        "temperature": 0.0,
-        "modalities": ["text"],
-    }
-    url = f"{base_url}/v1/chat/completions"
-    limit = aiohttp.ClientTimeout(total=_FIRST_REQUEST_S)
-    sent = time.perf_counter()
-    try:
-        async with session.post(url, json=body, timeout=limit) as answer:
-            text = await answer.text(errors="replace")
-            latency = time.perf_counter() - sent
-    except TimeoutError:
-        raise ServerNotReady(f"the first request got no answer from {url} in {_FIRST_REQUEST_S:g} s") from None
-    except aiohttp.ClientError as error:
-        raise ServerDied(f"the first request to {url} broke off: {error}") from error
-    if answer.status != 200:
-        raise ServerNotReady(f"the first request to {url} was refused: HTTP {answer.status} {text[:300]}")
-    return latency
-
-
 def log_tail(path: Path) -> str:
     """The end of a message about a server: where its log lies, and the log's last lines."""
     try:
@@ -105,7 +71,7 @@ def log_tail(path: Path) -> str:
     return f"; its log {path} ends:\n" + "\n".join(f"  {line}" for line in lines)
 
 
-def _check_models(body: bytes, server: ServerProcess, launch: Launch) -> None:
+def _check_models(body: bytes, server: RunningServer, launch: Launch) -> None:
     where = f"{launch.base_url}/v1/models"
     names = _model_names(body)
     if names is None:

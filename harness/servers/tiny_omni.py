@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import psutil
@@ -13,26 +9,27 @@ import yaml
 
 from harness.errors import HarnessFailure, UsageError
 from harness.provenance import distribution_versions
-from harness.scenario import Scalar, Scenario
+from harness.scenario import Scenario
 from harness.servers.arm import ResolvedArm, check_references
-from harness.servers.kinds import SettleRule
+from harness.servers.interpreter import ask, checkout, interpreter_path
+from harness.servers.kinds import SettleRule, block_size_setting
 from harness.servers.launch import Launch, expanded
+from harness.servers.process import ServerProcess
+from harness.telemetry.counters import cache_config
+from harness.telemetry.scrape import Scrape
 from harness.tiny_omni.config import EngineConfig
 from harness.tiny_omni.options import check_options
 
 _DISTRIBUTIONS = ("omni-prefix-bench", "torch", "numpy", "tokenizers", "aiohttp")
-_ASK_VERSIONS = """
-import importlib.metadata as m, json, sys
-found = {d.metadata["Name"]: d.version for d in m.distributions() if d.metadata["Name"] in sys.argv[1:]}
-print(json.dumps(found))
-"""
+_PACKAGE = "harness/tiny_omni"
 
 
 class TinyOmni:
     """Starts `python -m harness.tiny_omni`; stage 0 is the server process itself."""
 
-    @property
-    def settle_rule(self) -> SettleRule:
+    proves_cache = False
+
+    def settle_rule(self, scrape: Scrape) -> SettleRule:  # noqa: ARG002  # every server of this kind has the same
         return SettleRule()
 
     def check(self, arm: ResolvedArm, scenario: Scenario) -> None:
@@ -43,8 +40,7 @@ class TinyOmni:
         check_references(arm)
         if not scenario.model or scenario.model.startswith("-"):
             raise UsageError(f"model: found {scenario.model!r}; allowed: a name that does not start with a dash")
-        if arm.source is not None:
-            _source(arm, arm.source)
+        checkout(arm, _PACKAGE)
         if _needs_audio(scenario) and arm.args.get("audio") is False:
             raise UsageError(f"arms.{arm.name}: found no audio; allowed: audio, which a bench asks for")
         if arm.python is not None:
@@ -56,9 +52,12 @@ class TinyOmni:
             except UsageError as error:
                 raise UsageError(f"arms.{arm.name}: {error}") from None
 
+    def check_installed(self, arm: ResolvedArm, scenario: Scenario) -> None:
+        """Nothing is needed beside what runs this."""
+
     def command(self, arm: ResolvedArm, scenario: Scenario, port: int, trial_dir: Path) -> Launch:
         trial_dir = trial_dir.absolute()
-        argv = [_interpreter(arm), "-m", "harness.tiny_omni", "--host", "127.0.0.1", "--port", str(port)]
+        argv = [interpreter_path(arm), "-m", "harness.tiny_omni", "--host", "127.0.0.1", "--port", str(port)]
         argv += ["--served-model-name", scenario.model, *_flags(arm, scenario)]
         if arm.deploy is not None:
             overlay = trial_dir / "deploy.yaml"
@@ -69,75 +68,46 @@ class TinyOmni:
             # Without it the last lines of a killed server are lost with its buffer.
             env={"PYTHONUNBUFFERED": "1", **arm.env},
             # `python -m` looks in the working directory first, so a checkout's own code runs.
-            cwd=trial_dir if arm.source is None else _source(arm, arm.source),
+            cwd=checkout(arm, _PACKAGE) or trial_dir,
             log_path=trial_dir / "server.log",
             base_url=f"http://127.0.0.1:{port}",
             port=port,
             model_name=scenario.model,
         )
 
+    def start(self, launch: Launch, stop_timeout: float) -> ServerProcess:
+        return ServerProcess.start(launch, stop_timeout)
+
     def expects_caching(self, arm: ResolvedArm) -> bool | None:
         value = arm.setting("enable-prefix-caching")
         return EngineConfig().enable_prefix_caching if value is None else bool(value)
 
-    def stage0_pid(self, guard_pid: int) -> int:
+    def live_config(self, scrape: Scrape, log: Path) -> dict[str, str]:  # noqa: ARG002  # the page of metrics says it all
+        return cache_config(scrape)
+
+    def verify_stages(self, arm: ResolvedArm, log: Path) -> None:
+        """The other stage has no cache."""
+
+    def unchecked(self, arm: ResolvedArm) -> tuple[str, ...]:  # noqa: ARG002  # nothing is left unchecked, of any arm
+        return ()
+
+    def stage0_pid(self, root_pid: int) -> int:
         try:
-            children = psutil.Process(guard_pid).children()
+            children = psutil.Process(root_pid).children()
         except psutil.NoSuchProcess:
             children = []
         if not children:
-            raise HarnessFailure(f"the guard (pid {guard_pid}) has no server process")
+            raise HarnessFailure(f"the guard (pid {root_pid}) has no server process")
         # Orphans that the guard adopts come later than the server it started.
         return min(children, key=lambda child: (child.create_time(), child.pid)).pid
 
     def block_size(self, arm: ResolvedArm) -> int:
-        value = arm.setting("block-size")
-        if value is None:
-            return EngineConfig().block_size
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise UsageError(f"arms.{arm.name}: block size: found {value!r}; allowed: a whole number above 0")
-        return value
+        return block_size_setting(arm, arm.setting("block-size")) or EngineConfig().block_size
 
     def versions(self, arm: ResolvedArm | None = None) -> dict[str, str]:
         if arm is None or arm.python is None:
             return distribution_versions(_DISTRIBUTIONS)
-        # -P: what lies in the working directory is not what that interpreter has installed.
-        where, command = f"arms.{arm.name}.python", [_interpreter(arm), "-P", "-c", _ASK_VERSIONS, *_DISTRIBUTIONS]
-        try:
-            asked = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=60, check=True)
-            versions: dict[str, str] = json.loads(asked.stdout)
-        except subprocess.CalledProcessError as error:
-            told = error.stderr.strip()[-300:]
-            raise UsageError(f"{where}: found {arm.python}, which does not run: {told}; allowed: Python") from None
-        except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-            raise UsageError(f"{where}: found {arm.python}, which is no Python: {error}; allowed: Python") from None
-        return versions
-
-
-def _interpreter(arm: ResolvedArm) -> str:
-    if arm.python is None:
-        return sys.executable
-    try:
-        path = shutil.which(Path(arm.python).expanduser())
-    except (OSError, RuntimeError, ValueError):
-        path = None
-    if path is None:
-        raise UsageError(f"arms.{arm.name}.python: found {arm.python}, which is no program; allowed: an interpreter")
-    # Not resolved further: a virtual environment's interpreter is known by the link it was called through.
-    return str(Path(path).absolute())
-
-
-def _source(arm: ResolvedArm, source: str) -> Path:
-    try:
-        path = Path(source).expanduser().absolute()
-        holds = (path / "harness" / "tiny_omni").is_dir()
-    except (OSError, RuntimeError, ValueError):
-        holds = False
-    if not holds:
-        raise UsageError(
-            f"arms.{arm.name}.source: found {source}, which holds no harness/tiny_omni; allowed: a checkout of it"
-        )
-    return path
+        return dict(ask(arm, _DISTRIBUTIONS).versions)
 
 
 def _needs_audio(scenario: Scenario) -> bool:
@@ -149,11 +119,5 @@ def _flags(arm: ResolvedArm, scenario: Scenario) -> list[str]:
     quiet = not _needs_audio(scenario) and arm.args.keys().isdisjoint(("audio", "no-audio"))
     return [
         *(["--no-audio"] if quiet else []),
-        *(word for key, value in arm.args.items() for word in _flag(key, value)),
+        *arm.words(),
     ]
-
-
-def _flag(key: str, value: Scalar) -> list[str]:
-    if isinstance(value, bool):
-        return [f"--{key}" if value else f"--no-{key}"]
-    return [f"--{key}", str(value)]

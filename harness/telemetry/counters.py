@@ -77,8 +77,17 @@ def delta(before: Scrape, after: Scrape, names: Iterable[str], stage: str = "0")
     return increases
 
 
-def metrics_delta(before: Scrape, after: Scrape, names: Iterable[str], stage: str = "0") -> MetricsDelta:
+def metrics_delta(
+    before: Scrape,
+    after: Scrape,
+    names: Iterable[str],
+    stage: str = "0",
+    probe: Mapping[str, float] | None = None,
+) -> MetricsDelta:
     """The record of `delta`, with the series it was taken from and every `prefix_cache:*` series, labels kept.
+
+    Parameters:
+        probe: what of the increase is a probe of ours, by name; it is taken off.
 
     Raises:
         MetricAbsent, CounterReset: as `delta`.
@@ -89,7 +98,9 @@ def metrics_delta(before: Scrape, after: Scrape, names: Iterable[str], stage: st
     def kept(scrape: Scrape) -> tuple[Sample, ...]:
         return tuple(s for s in stage_samples(scrape, stage) if s.name in wanted or s.name.startswith(_CACHE_PREFIX))
 
-    return MetricsDelta(before=kept(before), after=kept(after), delta=increases)
+    ours = dict(probe or {})
+    increases |= {name: increases[name] - tokens for name, tokens in ours.items() if name in increases}
+    return MetricsDelta(before=kept(before), after=kept(after), delta=increases, probe=ours)
 
 
 def hit_counters(increases: Mapping[str, float]) -> tuple[float, float]:

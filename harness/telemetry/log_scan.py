@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from harness.errors import RecordError
 from harness.records import Caveat
@@ -36,7 +38,8 @@ TROUBLES = (
     Trouble("plugin-failed", _lines(r"\bplugin\b[^,;]{0,80}\bfailed\b|\bfailed to load\b[^,;]{0,40}\bplugin\b")),
     Trouble("engine-died", _lines(r"EngineDeadError|\bengine core\b[^,;]{0,60}\b(?:died|failed)\b")),
     Trouble("crash", _lines(r"Fatal Python error|Segmentation fault")),
-    Trouble("nan", _lines(r"(?<!\w)NaNs?(?!\w)")),
+    # What a server says of NaNs at its ease is how it would treat them.
+    Trouble("nan", _lines(r"^(?!.*\b(?:INFO|DEBUG)\b).*(?<!\w)NaNs?(?!\w)")),
 )  # fmt: skip
 """What is looked for; a line is of the first kind that matches."""
 
@@ -46,10 +49,13 @@ _RAISED = re.compile(r"(?:^|[\])] )(?P<error>[A-Za-z_][\w.]*(?:Error|Exception|I
 _TRACEBACK_LINES = 200
 
 
-def scan_log(path: Path) -> tuple[Caveat, ...]:
+def scan_log(path: Path, size: int | None = None) -> tuple[Caveat, ...]:
     """Read a log for known trouble: one caveat per kind, with its first line and how many lines show it.
 
     Tracebacks are one kind per type of exception (`traceback ValueError`), so that two causes stay two caveats.
+
+    Parameters:
+        size: bytes of the log to read; None for all. What a server logs while it is being stopped is no trouble.
 
     Raises:
         RecordError: the log cannot be read.
@@ -66,9 +72,9 @@ def scan_log(path: Path) -> tuple[Caveat, ...]:
     opened: int | None = None
     number = 0
     try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            for number, line in enumerate(file, 1):
-                text = line.rstrip()
+        with path.open("rb") as file:
+            for number, line in enumerate(_until(file, size), 1):
+                text = line.decode(errors="replace").rstrip()
                 if _TRACEBACK.search(text):
                     if opened is not None:
                         note("traceback", "Traceback (most recent call last)", opened)
@@ -89,4 +95,11 @@ def scan_log(path: Path) -> tuple[Caveat, ...]:
         raise RecordError(f"{path}: the server's log cannot be read: {error.strerror}") from error
     if opened is not None:
         note("traceback", "Traceback (most recent call last)", opened)
-    return tuple(sorted(found.values(), key=lambda caveat: caveat.line))
+    return tuple(sorted(found.values(), key=lambda caveat: caveat.line or 0))
+
+
+def _until(file: BinaryIO, size: int | None) -> Iterator[bytes]:
+    for line in file:
+        if size is not None and file.tell() > size:
+            return
+        yield line

@@ -31,6 +31,24 @@ class GpuReader(Protocol):
     def close(self) -> None: ...
 
 
+class NoMemory:
+    """Stands in where the server's process is not to be seen: nothing is measured, and nothing is zero."""
+
+    @property
+    def peak(self) -> MemoryPoint | None:
+        return None
+
+    def point(self) -> MemoryPoint | None:
+        return None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
 class MemorySampler:
     """Samples stage 0's engine process and the server's process tree until closed.
 
@@ -40,7 +58,8 @@ class MemorySampler:
 
     Parameters:
         pid: stage 0's engine process.
-        tree_root_pid: the process under which the whole server runs; itself it is not counted unless it is stage 0.
+        tree_root_pid: the process under which the whole server runs.
+        with_root: whether that process is part of the server.
         csv_path: the file to write, replaced if it exists.
         interval_s: seconds between samples.
         gpu: how to read GPU memory; None reads it through NVML where there is a GPU.
@@ -53,7 +72,9 @@ class MemorySampler:
         csv_path: Path,
         interval_s: float = 0.25,
         gpu: GpuReader | None = None,
+        with_root: bool = False,
     ) -> None:
+        self._with_root = with_root
         self._pid, self._root, self._interval = pid, tree_root_pid, interval_s
         self._gpu = gpu if gpu is not None else GpuMemory.open()
         self._lock = threading.Lock()
@@ -125,7 +146,7 @@ class MemorySampler:
         pss: int | None = None
         gpu: int | None = None
         if slow:
-            pids = {self._pid, *_descendants(self._root)}
+            pids = {self._pid, *_descendants(self._root), *({self._root} if self._with_root else ())}
             shares = [share for pid in pids if (share := read_pss(pid)) is not None]
             pss = sum(shares) if shares else None
             gpu = None if self._gpu is None else self._gpu.read(pids)

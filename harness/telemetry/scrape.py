@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import aiohttp
@@ -44,15 +45,25 @@ def parse(text: str) -> Scrape:
     return Scrape(samples=tuple(samples), monotone=frozenset(monotone))
 
 
-async def scrape(session: aiohttp.ClientSession, base_url: str) -> Scrape:
+async def scrape(session: aiohttp.ClientSession, base_url: str, pages: Sequence[str] = ()) -> Scrape:
     """Read the server's metrics now.
+
+    Parameters:
+        pages: addresses of further pages whose series belong to the server, such as its workers' own.
 
     Raises:
         ServerDied: nobody answers any more.
         MetricAbsent: the answer is not a page of metrics.
         HarnessFailure: no answer in ten seconds.
     """
-    url = f"{base_url}/metrics"
+    reads = [await _page(session, url) for url in (f"{base_url}/metrics", *pages)]
+    return Scrape(
+        samples=tuple(sample for read in reads for sample in read.samples),
+        monotone=frozenset().union(*(read.monotone for read in reads)),
+    )
+
+
+async def _page(session: aiohttp.ClientSession, url: str) -> Scrape:
     try:
         async with session.get(url, timeout=aiohttp.ClientTimeout(total=_ANSWER_S)) as answer:
             text = await answer.text(errors="replace")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import aiohttp
 
@@ -13,8 +13,6 @@ from harness.servers.kinds import SettleRule
 from harness.telemetry.counters import changed, total
 from harness.telemetry.scrape import Scrape, scrape
 
-RUNNING = "vllm:num_requests_running"
-WAITING = "vllm:num_requests_waiting"
 _SHOWN = 5
 
 
@@ -24,12 +22,14 @@ async def settle(
     rule: SettleRule,
     timeout: float,
     probe: Callable[[], Awaitable[None]] | None = None,
+    pages: Sequence[str] = (),
 ) -> Scrape:
     """Wait for rest, then for the server kind's own publish rule, then until two reads in a row agree.
 
     Parameters:
         timeout: seconds for all of it.
         probe: sends the one request that `rule.probe` asks for; its own tokens are the caller's to subtract.
+        pages: addresses of further pages whose series belong to the server.
 
     Returns:
         The last of the agreeing reads.
@@ -43,13 +43,13 @@ async def settle(
         raise ValueError("this server's settle rule asks for a probe")
     deadline = time.monotonic() + timeout
     if rule.publish_delay_s > 0 or rule.probe:
-        await _rest(session, base_url, rule, deadline, timeout)
+        await _rest(session, base_url, rule, deadline, timeout, pages)
         await asyncio.sleep(rule.publish_delay_s)
     if rule.probe and probe is not None:
         await probe()
     previous: Scrape | None = None
     while True:
-        read = await _rest(session, base_url, rule, deadline, timeout)
+        read = await _rest(session, base_url, rule, deadline, timeout, pages)
         moving = ["no second read"] if previous is None else changed(previous, read, rule.counters)
         if not moving:
             return read
@@ -63,16 +63,20 @@ async def settle(
 
 
 async def _rest(
-    session: aiohttp.ClientSession, base_url: str, rule: SettleRule, deadline: float, timeout: float
+    session: aiohttp.ClientSession,
+    base_url: str,
+    rule: SettleRule,
+    deadline: float,
+    timeout: float,
+    pages: Sequence[str],
 ) -> Scrape:
     """Read until no request is running or waiting on any stage."""
     while True:
-        read = await scrape(session, base_url)
-        running, waiting = total(read, RUNNING), total(read, WAITING)
-        if running == 0 and waiting == 0:
+        read = await scrape(session, base_url, pages)
+        busy = {gauge: number for gauge in rule.gauges if (number := total(read, gauge))}
+        if not busy:
             return read
         if time.monotonic() > deadline:
-            raise SettleTimeout(
-                f"{base_url} did not come to rest in {timeout:g} s: {running:g} requests running, {waiting:g} waiting"
-            )
+            shown = ", ".join(f"{gauge} {number:g}" for gauge, number in busy.items())
+            raise SettleTimeout(f"{base_url} did not come to rest in {timeout:g} s: {shown}")
         await asyncio.sleep(rule.read_interval_s)

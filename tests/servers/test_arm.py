@@ -1,10 +1,11 @@
 import json
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from server_scenario import scenario
 
 from harness.errors import UsageError
+from harness.scenario import ServerKind
 from harness.servers.arm import ResolvedArm, resolve_arm
 from harness.servers.kinds import server_kind
 
@@ -136,8 +137,8 @@ def test_bundled_cache_and_other_kinds_choice() -> None:
     assert resolve_arm(scenario({}, {"prefix_cache": "builtin"}, "vllm-omni"), "on").prefix_cache == "builtin"
 
 
-@pytest.mark.parametrize("name", ["vllm", "vllm-omni", "external"])
-def test_kinds_that_are_not_available(name: str) -> None:
-    """Naming a kind that does not exist yet says which do."""
-    with pytest.raises(UsageError, match=rf"{name} is not available yet; available: tiny-omni"):
-        server_kind(name)
+@pytest.mark.parametrize("name", get_args(ServerKind))
+def test_every_kind_that_a_scenario_may_name_is_there(name: ServerKind) -> None:
+    kind = server_kind(name)
+    assert kind is not server_kind(name)
+    assert kind.proves_cache is (name in ("vllm", "vllm-omni"))

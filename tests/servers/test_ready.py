@@ -5,9 +5,9 @@ import aiohttp
 import pytest
 from fake_launch import MakeLaunch, wait_for_log
 
-from harness.errors import ServerDied, ServerLeft, ServerNotReady, WrongModel
+from harness.errors import ServerLeft, ServerNotReady, WrongModel
 from harness.servers.process import ServerProcess
-from harness.servers.ready import first_request, log_tail, wait_ready
+from harness.servers.ready import log_tail, wait_ready
 
 
 @pytest.fixture
@@ -84,22 +84,6 @@ async def test_stranger_with_our_model_on_our_port(make_launch: MakeLaunch, sess
         finally:
             with pytest.raises(ServerLeft, match="still taken"):
                 server.stop()
-
-
-async def test_first_request(make_launch: MakeLaunch, session: aiohttp.ClientSession) -> None:
-    """The first request is one short, unique, greedy prompt for two tokens of text, and its latency is returned."""
-    launch = make_launch()
-    with ServerProcess.start(launch, 1.0) as server:
-        await wait_ready(server, launch, session, timeout=30.0)
-        assert 0.0 < await first_request(session, launch.base_url, "m", "r01-1-off") < 30.0
-        log = launch.log_path.read_text()
-        assert log.count("request {") == 1
-        assert "r01-1-off" in log
-        assert '"max_tokens": 2' in log
-        with pytest.raises(ServerNotReady, match=r"refused: HTTP 404 .*no such model"):
-            await first_request(session, launch.base_url, "other", "r01-1-off")
-    with pytest.raises(ServerDied, match="first request"):
-        await first_request(session, launch.base_url, "m", "r01-1-off")
 
 
 def test_log_tail(tmp_path: Path) -> None:

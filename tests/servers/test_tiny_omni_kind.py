@@ -13,6 +13,7 @@ from harness.errors import UsageError
 from harness.servers.arm import resolve_arm
 from harness.servers.kinds import SettleRule, resolve_server, server_kind
 from harness.servers.process import ServerProcess
+from harness.telemetry.scrape import parse
 
 KIND = server_kind("tiny-omni")
 
@@ -109,7 +110,7 @@ def test_expectations(server: dict[str, object], caching: bool, block_size: int)
 
 def test_settle_rule() -> None:
     """The reference server publishes every step at once."""
-    assert KIND.settle_rule == SettleRule(publish_delay_s=0.0, probe=False)
+    assert KIND.settle_rule(parse("")) == SettleRule(publish_delay_s=0.0, probe=False)
 
 
 @pytest.mark.parametrize("value", ["sixteen", 0, True, 1.5])

@@ -16,6 +16,7 @@ preemption_mode=None, cudagraph_capture_sizes=[1, 2, 4], calculate_kv_scales=Fal
 (APIServer pid=71) INFO 11-29 16:46:11 [loggers.py:127] Engine 000: Running: 4 reqs, Waiting: 0 reqs, Preemptions: 0
 (APIServer pid=71) INFO:     127.0.0.1:4711 - "POST /v1/completions HTTP/1.1" 200 OK
 (APIServer pid=71) INFO 11-29 16:46:12 [logger.py:39] Received request: finance nanometre banana, eager to fall
+INFO 11-29 16:46:13 [patch.py:253] NVFP4 weight_scale NaN-clamp: skipped, upstream rejects any NaN weight_scale
 """
 
 
@@ -84,6 +85,15 @@ def test_tracebacks_are_told_apart_by_their_exception(tmp_path: Path) -> None:
         "traceback ValueError": (first, 2, "ValueError: bad x"),
         "traceback some.module.EngineGenerateError": (first + 4, 1, "some.module.EngineGenerateError: lost 'k'"),
     }
+
+
+def test_what_is_logged_during_the_stop_is_left_out(tmp_path: Path) -> None:
+    """Only the lines that are whole within the given size count: engines complain when they are stopped."""
+    before = "WARNING falling back to eager\n"
+    log = tmp_path / "server.log"
+    log.write_text(before + "ERROR EngineDeadError: stopped\n")
+    assert [caveat.kind for caveat in scan_log(log, len(before))] == ["eager-fallback"]
+    assert [caveat.kind for caveat in scan_log(log)] == ["eager-fallback", "engine-died"]
 
 
 def test_traceback_that_breaks_off(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ async def test_counters_that_never_rest(serve: Callable) -> None:
 async def test_requests_that_never_end(serve: Callable) -> None:
     """A stuck request ends in an error that counts what is running and waiting."""
     server = Scripted(lambda _: (2, 1, 0))
-    with pytest.raises(SettleTimeout, match="2 requests running, 1 waiting"):
+    with pytest.raises(SettleTimeout, match="num_requests_running 2, vllm:num_requests_waiting 1"):
         await settle(*await serve(server.metrics), QUICK, timeout=0.1)
 
 
