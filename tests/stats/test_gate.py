@@ -126,6 +126,6 @@ def test_a_wrong_policy_is_one_message_with_its_line(tmp_path: Path, text: str, 
     """File, line, what was found and what is allowed."""
     path = tmp_path / "policy.yaml"
     path.write_text(text)
-    with pytest.raises(ScenarioError, match=rf"policy\.yaml:\d+.*") as caught:
+    with pytest.raises(ScenarioError, match=r"policy\.yaml:\d+.*") as caught:
         load_policy(path)
     assert message in str(caught.value)

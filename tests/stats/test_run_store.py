@@ -12,8 +12,8 @@ from cell_factory import make_cell
 from harness.errors import RecordError
 from harness.plan import make_plan
 from harness.provenance import source_tree
-from harness.records import Host, Manifest, RequestRecord, SourceTree, TrialRecord
 from harness.recorded import scenario_of
+from harness.records import Host, Manifest, RequestRecord, SourceTree, TrialRecord
 from harness.runner import arm_differences, differences
 from harness.scenario import Scenario, load_scenario, scenario_sha256
 from harness.store import RunStore
