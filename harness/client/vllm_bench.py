@@ -197,8 +197,6 @@ async def run_vllm_bench(
         UsageError: a bench that this client cannot run.
     """
     omni = needs_omni(bench, client.server_kind)
-    # Its working directory is the trial's folder.
-    folder, tokenizer = folder.absolute(), tokenizer.absolute()
     log_path, result_path = folder / f"{bench.name}.vllm-bench.log", folder / RESULTS_DIR / f"{bench.name}.json"
     words = serve_words(
         bench,

@@ -32,7 +32,7 @@ def serve_words(
     """The arguments of `vllm bench serve` for a bench.
 
     Greedy decoding and the modalities are stated, which it leaves to the server; nothing is sent ahead of the load.
-    Constant gaps of an open loop are an infinite burstiness there.
+    Constant gaps of an open loop are an infinite burstiness there. Paths are absolute: it runs in a folder of its own.
 
     Parameters:
         omni: vLLM-Omni's client, with `--omni`.
@@ -55,7 +55,7 @@ def serve_words(
         metrics += ",audio_ttfp,audio_rtf,audio_duration"
     words = [
         *("--backend", _backend(bench, omni), "--endpoint", PATHS[bench.endpoint], "--base-url", base_url),
-        *("--model", model, "--tokenizer", str(tokenizer)),
+        *("--model", model, "--tokenizer", str(tokenizer.absolute())),
         *dataset_words(bench),
         *("--num-prompts", str(bench.prompts), "--seed", str(bench.seed)),
     ]
@@ -69,7 +69,14 @@ def serve_words(
     words += ["--temperature", "0", "--extra-body", json.dumps(body)]
     words += ["--num-warmups", "0", "--ready-check-timeout-sec", "0"]
     words += ["--percentile-metrics", metrics, "--metric-percentiles", "90,99"]
-    words += ["--save-result", "--save-detailed", "--result-dir", str(result.parent), "--result-filename", result.name]
+    words += [
+        "--save-result",
+        "--save-detailed",
+        "--result-dir",
+        str(result.parent.absolute()),
+        "--result-filename",
+        result.name,
+    ]
     if omni:
         words += ["--omni-request-timeout-s", repr(timeout_s)]
     if trust_remote_code:
