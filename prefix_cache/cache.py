@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,9 @@ from prefix_cache.config import CacheConfig
 from prefix_cache.copier import Copier, InlineCopier
 from prefix_cache.errors import StepError
 from prefix_cache.layout import EngineLayout, check_layout
+from prefix_cache.lazy import LazyStep
 from prefix_cache.log import OrderedLog
-from prefix_cache.merge import merge
+from prefix_cache.merge import Span, merge
 from prefix_cache.operations import Read, Write
 from prefix_cache.pool import BufferPool, layout_of, row_bytes
 from prefix_cache.slots import Slots, block_slots
@@ -173,13 +175,16 @@ class PrefixCache:
             if self._hits:
                 self._settle_hits(slots)
             handle = StepHandle(self._steps)
-            self._open[handle.step] = SavedStep(tuple(ids), planned, staged, self._hits, extra)
+            self._open[handle.step] = SavedStep(tuple(ids), planned, tuple(rows), staged, self._hits, extra)
             self._hits = {}
             return handle
 
-    @torch.inference_mode()
-    def materialize(self, handle: StepHandle, ids: Sequence[str]) -> StepOutputs:
+    def materialize(self, handle: StepHandle, ids: Sequence[str], *, lazy: bool = False) -> StepOutputs:
         """Consumes a step: its rows for `ids`, the hit prefix in front. Only these requests are merged.
+
+        Parameters:
+            lazy: merge a request when its rows are first asked for, for an engine that does not say beforehand whose
+                it will read. What a merge raises is raised there.
 
         Raises:
             StepError: the handle was consumed before, or a request is not of that step or was given up.
@@ -192,21 +197,31 @@ class PrefixCache:
         if step is not None and unknown:
             raise StepError(f"materialize: not in step {handle.step}: {', '.join(unknown[:8])}")
         step = self._consume(handle)
-        start = time.perf_counter()
-        wanted = set(ids)
-        timeout = self.config.wait_timeout
-        prefixes = {}
-        for request, hit in step.hits.items():
-            if request in wanted:
-                prefixes[request] = len(hit.slots), hit.read.result(request, timeout)
-            else:
-                hit.read.cancel()
-        merged = merge(step.rows, spans, ids, prefixes, self.config.required, self._pool, timeout)
         with self._consuming:
             self._counters.materialized_total += 1
+        wanted = set(ids)
+        for request, hit in step.hits.items():
+            if request not in wanted:
+                hit.read.cancel()
+        if lazy:
+            merged = LazyStep(ids, step.hits, partial(self._merge, step, spans))
+            return StepOutputs(merged.by_key(step.keys), step.extra)
+        return StepOutputs(self._merge(step, spans, ids), step.extra)
+
+    @torch.inference_mode()
+    def _merge(self, step: SavedStep, spans: Mapping[str, Span], ids: Sequence[str]) -> dict[str, dict[str, Tensor]]:
+        start = time.perf_counter()
+        timeout = self.config.wait_timeout
+        prefixes = {
+            request: (len(step.hits[request].slots), step.hits[request].read.result(request, timeout))
+            for request in ids
+            if request in step.hits
+        }
+        merged = merge(step.rows, spans, ids, prefixes, self.config.required, self._pool, timeout)
+        with self._consuming:
             self._counters.merged_bytes_total += merged.copied_bytes
             self._counters.merge_seconds_total += time.perf_counter() - start
-        return StepOutputs(merged.rows, step.extra)
+        return merged.rows
 
     def discard(self, handle: StepHandle, ids: Collection[str] | None = None) -> None:
         """Consumes a step nobody reads; its rows stay in the store.

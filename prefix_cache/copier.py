@@ -108,14 +108,21 @@ class CudaCopier:
                 target.copy_(source, non_blocking=True)
                 # The allocator must not give the memory to the engine's stream before this one has read it.
                 source.record_stream(self._side)
-            landed = torch.cuda.Event()
-            landed.record(self._side)
-        return _CudaLanding(landed)
+            return CudaLanding.recorded(self._device)
 
 
-class _CudaLanding:
+class CudaLanding:
+    """What a stream had been given to do when this was recorded."""
+
     def __init__(self, event: torch.cuda.Event) -> None:
         self._event = event
+
+    @classmethod
+    def recorded(cls, device: torch.device) -> CudaLanding:
+        """Everything up to here on the calling thread's current stream."""
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(device))
+        return cls(event)
 
     def wait(self, timeout: float) -> None:
         # An event has no wait with a timeout; a device that hangs is found out here.

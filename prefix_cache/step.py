@@ -64,6 +64,7 @@ class SavedStep:
 
     ids: tuple[str, ...]
     counts: list[int]
+    keys: tuple[str, ...]
     rows: StagedRows
     hits: Mapping[str, Hit]
     extra: Any

@@ -328,8 +328,8 @@ FAULTS = (
     Fault(
         "a consumer is not in inference mode",
         "cache.py",
-        "    @torch.inference_mode()\n    def materialize(",
-        "    def materialize(",
+        "    @torch.inference_mode()\n    def _merge(",
+        "    def _merge(",
         "The same for whoever assembles outputs on another thread.",
         (MACHINE_DELAYED,),
     ),

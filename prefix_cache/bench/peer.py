@@ -12,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from vllm_omni.core.prefix_cache import (  # type: ignore[import-not-found]  # the peer's, not ours
+from vllm_omni.core.prefix_cache import (
     FullAttentionGroupView,
     OmniPrefixCacheManager,
     PrefixCacheConfig,
     controller,
 )
-from vllm_omni.core.prefix_cache.interface import HIDDEN_KEY  # type: ignore[import-not-found]
+from vllm_omni.core.prefix_cache.interface import HIDDEN_KEY
 
 from .cases import KEYS, Mode, Sizes
 from .engine import Engine, Step
