@@ -9,38 +9,39 @@ import os
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from aiohttp import web
 from tokenizers import Tokenizer
 
+from harness.tiny_omni.chat import chat_text
 from harness.tiny_omni.config import EngineConfig
+from harness.tiny_omni.ear import Ear
 from harness.tiny_omni.engine import EngineStats
 from harness.tiny_omni.errors import EngineFailed, RequestRefused, TinyOmniError
 from harness.tiny_omni.faults import Faults
+from harness.tiny_omni.forms import ChatForm, CompletionForm, Envelope, Form
 from harness.tiny_omni.generation import Finished, Generation, Job, SubmitsRequests, Text
 from harness.tiny_omni.metrics import CONTENT_TYPE, EngineCollector, FinishCounts, exposition
 from harness.tiny_omni.protocol import (
     ApiError,
     BodyT,
     ChatBody,
-    ChatForm,
     CompletionBody,
-    CompletionForm,
-    Envelope,
-    Form,
     GenerationBody,
     Internal,
     Json,
     Message,
     NotFound,
+    Reference,
     TokenizeBody,
     Unavailable,
     parse_body,
 )
 from harness.tiny_omni.speech import Speech
 from harness.tiny_omni.talker import NothingToSay, Talker
-from harness.tiny_omni.tokenizer import render_chat, token_bytes
+from harness.tiny_omni.tokenizer import token_bytes
 
 CRASH_CODE = 42
 """Exit code of the fault crash-after."""
@@ -73,6 +74,7 @@ class Service:
     engine: ServedEngine
     tokenizer: Tokenizer
     talker: Talker | None
+    ear: Ear
     finished: FinishCounts = field(default_factory=FinishCounts)
 
 
@@ -146,7 +148,9 @@ class Api:
         body = await self._body(ChatBody, request)
         if "audio" in body.wanted and service.talker is None:
             raise ApiError("modalities: found audio; allowed: text, this server was started with --no-audio")
-        prompt = self._encode(service, _chat_text(body.messages))
+        if body.reference is not None and service.talker is None:
+            raise ApiError("ref_audio: found a recording; allowed: none, this server was started with --no-audio")
+        prompt = self._encode(service, await self._chat_text(service.ear, body.messages, reference=body.reference))
         limit = body.limit or max(1, service.engine.config.max_model_len - len(prompt))
         job = Job(f"chatcmpl-{uuid.uuid4().hex}", prompt, limit, body.ignore_eos, body.wanted)
         return await self._answer(request, service, body, job, ChatForm(Envelope.open(job.request_id, self._model)))
@@ -163,7 +167,9 @@ class Api:
     async def tokenize(self, request: web.Request) -> web.Response:
         service = self._ready()
         body = await self._body(TokenizeBody, request)
-        text = body.prompt if body.messages is None else _chat_text(body.messages, body.add_generation_prompt)
+        text = body.prompt
+        if body.messages is not None:
+            text = await self._chat_text(service.ear, body.messages, add_generation_prompt=body.add_generation_prompt)
         tokens = self._encode(service, text or "")
         length = service.engine.config.max_model_len
         return web.json_response({"count": len(tokens), "max_model_len": length, "tokens": list(tokens)})
@@ -186,6 +192,16 @@ class Api:
         if body.model is not None and body.model != self._model:
             raise NotFound(f"The model `{body.model}` does not exist.")
         return body
+
+    @staticmethod
+    async def _chat_text(
+        ear: Ear, messages: list[Message], *, reference: Reference | None = None, add_generation_prompt: bool = True
+    ) -> str:
+        write = partial(chat_text, messages, ear, reference=reference, add_generation_prompt=add_generation_prompt)
+        if reference is not None or any(message.has_recording for message in messages):
+            # Hearing takes longer than the event loop may wait.
+            return await asyncio.to_thread(write)
+        return write()
 
     @staticmethod
     def _encode(service: Service, text: str) -> tuple[int, ...]:
@@ -260,10 +276,6 @@ class Api:
         await response.write(b"data: [DONE]\n\n")
         await response.write_eof()
         return response
-
-
-def _chat_text(messages: list[Message], add_generation_prompt: bool = True) -> str:
-    return render_chat([message.model_dump() for message in messages], add_generation_prompt)
 
 
 def _as_api_error(error: TinyOmniError) -> ApiError:

@@ -16,7 +16,7 @@ import torch
 from harness.tiny_omni.config import EngineConfig
 from harness.tiny_omni.errors import EngineFailed, RequestRefused
 from harness.tiny_omni.model import ROW_KEYS, Thinker
-from harness.tiny_omni.outputs import RowAssembler, StepResult
+from harness.tiny_omni.outputs import OutputCache, RowAssembler, StepResult
 from harness.tiny_omni.request import EngineOutput, EngineRequest, FinishReason, Request
 from harness.tiny_omni.scheduler import Emission, Scheduler, StepPlan, refusal
 from harness.tiny_omni.step import build_input, positions_of
@@ -86,9 +86,16 @@ class Engine:
         config: sizes and switches.
         step_hook: called with the step's index, from 0, before each forward on the engine's thread; an exception it
             raises is an engine failure.
+        cache_seam: what the engine uses in place of the cache it made; None for the cache itself.
     """
 
-    def __init__(self, config: EngineConfig, *, step_hook: Callable[[int], None] | None = None) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        step_hook: Callable[[int], None] | None = None,
+        cache_seam: Callable[[OutputCache], OutputCache] | None = None,
+    ) -> None:
         self.config = config
         self.model = Thinker(
             config.model,
@@ -96,10 +103,11 @@ class Engine:
             max_tokens=config.max_num_batched_tokens,
             max_positions=config.max_model_len,
         )
-        self._cache: PrefixCache | None = None
+        self._cache: OutputCache | None = None
         if config.enable_prefix_caching:
             bounds = CacheConfig.from_env(config.num_blocks, config.block_size, frozenset(ROW_KEYS), os.environ)
-            self._cache = PrefixCache(bounds, EngineLayout(config.block_size))
+            cache = PrefixCache(bounds, EngineLayout(config.block_size))
+            self._cache = cache if cache_seam is None else cache_seam(cache)
         self._step_hook = step_hook
         self._scheduler = Scheduler(config)
         self._rows = RowAssembler()

@@ -11,6 +11,9 @@ from dataclasses import dataclass, fields
 
 from harness.errors import UsageError
 
+LEAST_SLEEP = 0.0005
+"""Seconds; the system's timers are late by about a tenth of it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Faults:
@@ -24,10 +27,12 @@ class Faults:
         stall_stream: this generation request's stream hangs after its first chunk of text or speech.
         missing_usage: no answer carries usage.
         wrong_model: served under this name instead of the one asked for.
-        slow_step: share of its own time by which every engine step takes longer.
+        slow_step: share of its own time by which every engine step takes longer; any share, 0.002 as well as 0.5.
         fail_step: the engine fails at this step, counted from 1; the server ends with code 1.
         drop_metric: the series of this name is absent from /metrics.
         stubborn: SIGTERM is ignored.
+        rows_shift: the cache hands out the row of the next slot for every slot of a hit.
+        rows_swap: the cache hands out the prefix of another request for a hit.
     """
 
     slow_start: float = 0.0
@@ -41,6 +46,8 @@ class Faults:
     fail_step: int | None = None
     drop_metric: str | None = None
     stubborn: bool = False
+    rows_shift: bool = False
+    rows_swap: bool = False
 
 
 _VALUES: dict[str, tuple[str, Callable[[str], object]]] = {
@@ -100,8 +107,9 @@ class FailStep(Exception):
 class StepFaults:
     """An engine's step hook: called with the step's index before each forward, on the engine's thread.
 
-    A step is made slower by sleeping for `share` of what the step before it took. Thread time is what counts: the time
-    an idle engine waits for work belongs to no step.
+    A step is made slower by sleeping for `share` of what the steps before it took. Thread time is what counts: the time
+    an idle engine waits for work belongs to no step. Shares too small for one sleep are saved up, and a sleep that took
+    too long is taken off the next, so that the share holds over any number of steps.
 
     Parameters:
         share: of the fault slow-step.
@@ -111,13 +119,18 @@ class StepFaults:
     def __init__(self, share: float, fail_step: int | None) -> None:
         self._share, self._fail_step = share, fail_step
         self._before: float | None = None
+        self._owed = 0.0
 
     def __call__(self, step: int) -> None:
         if step + 1 == self._fail_step:
             raise FailStep(f"fault fail-step={self._fail_step}")
         now = time.thread_time()
         if self._before is not None:
-            time.sleep(self._share * (now - self._before))
+            self._owed += self._share * (now - self._before)
+        if self._owed >= LEAST_SLEEP:
+            asleep = time.perf_counter()
+            time.sleep(self._owed)
+            self._owed -= time.perf_counter() - asleep
         self._before = time.thread_time()
 
 

@@ -12,7 +12,8 @@ from typing import Protocol, Self
 import torch
 
 from harness.tiny_omni.errors import TinyOmniError
-from harness.tiny_omni.protocol import Modality, Usage
+from harness.tiny_omni.forms import Usage
+from harness.tiny_omni.protocol import Modality
 from harness.tiny_omni.request import EngineOutput, EngineRequest, FinishReason
 from harness.tiny_omni.speech import Speech
 from harness.tiny_omni.talker import Talker

@@ -2,16 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from harness.tiny_omni.scheduler import Emission
-from prefix_cache import StepHandle
+from prefix_cache import CacheStats, NewRequest, StepHandle, StepOutputs
 
 Rows = Mapping[str, Mapping[str, torch.Tensor]]
 """Output key -> request -> float32 [tokens, H]."""
+
+
+class OutputCache(Protocol):
+    """What the engine asks of the cache of its per-token outputs: calls of `prefix_cache.PrefixCache`."""
+
+    def begin_step(
+        self, scheduled: Mapping[str, int], new: Sequence[NewRequest] = (), finished: Collection[str] = ()
+    ) -> None: ...
+
+    def save_step(
+        self,
+        ids: Sequence[str],
+        counts: npt.NDArray[np.integer],
+        slots: npt.NDArray[np.int64],
+        rows: Mapping[str, torch.Tensor],
+    ) -> StepHandle: ...
+
+    def materialize(self, handle: StepHandle, ids: Sequence[str]) -> StepOutputs: ...
+
+    def discard(self, handle: StepHandle) -> None: ...
+
+    def stats(self) -> CacheStats: ...
+
+    def shutdown(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

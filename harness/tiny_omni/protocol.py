@@ -1,22 +1,17 @@
-"""What clients send and get: the OpenAI forms as vLLM and vLLM-Omni speak them.
+"""What clients send: the OpenAI forms as vLLM and vLLM-Omni speak them.
 
 Requests are validated objects. Unknown fields are ignored, as vLLM does; a field that would change the answer and is
-not implemented is refused. Responses are plain JSON values, built here and nowhere else.
+not implemented is refused.
 """
 
 from __future__ import annotations
 
-import base64
-import time
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Protocol, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from harness.tiny_omni.errors import TinyOmniError
-from harness.tiny_omni.speech import SAMPLE_RATE, Speech, encode_wav
 
 Json = dict[str, Any]
 Modality = Literal["text", "audio"]
@@ -123,23 +118,91 @@ class TextPart(BaseModel):
     text: str
 
 
+class AudioUrl(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+
+    url: str
+
+
+class AudioPart(BaseModel):
+    """A recording as a data URL, vLLM's form."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+
+    type: Literal["audio_url"]
+    audio_url: AudioUrl
+
+
+class InputAudio(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+
+    data: str
+    format: Literal["wav"]
+
+
+class InputAudioPart(BaseModel):
+    """A recording in base64, OpenAI's form."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+
+    type: Literal["input_audio"]
+    input_audio: InputAudio
+
+
+Part = TextPart | AudioPart | InputAudioPart
+
+
 class Message(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 
     role: Literal["system", "user", "assistant"]
-    content: str | list[TextPart]
+    content: str | list[Annotated[Part, Field(discriminator="type")]]
+
+    @property
+    def has_recording(self) -> bool:
+        return not isinstance(self.content, str) and not all(isinstance(part, TextPart) for part in self.content)
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A recorded voice, as a data URL, and what is said there."""
+
+    audio: str
+    text: str
 
 
 class ChatBody(GenerationBody):
-    """`POST /v1/chat/completions`. `modalities` absent means text alone, as at OpenAI."""
+    """`POST /v1/chat/completions`. `modalities` absent means text alone, as at OpenAI.
+
+    With `ref_audio` and `ref_text` the last user turn is spoken in the recorded voice: vLLM-Omni's form of a request
+    to clone a voice, `task_type` Base. There `max_new_tokens` is the limit of last resort.
+    """
 
     messages: Annotated[list[Message], Field(min_length=1)]
     max_completion_tokens: Positive | None = None
     modalities: Annotated[list[Modality], Field(min_length=1)] | None = None
+    ref_audio: str | None = None
+    ref_text: str | None = None
+    task_type: Literal["Base"] | None = None
+    max_new_tokens: Positive | None = None
+
+    @model_validator(mode="after")
+    def _whole_reference(self) -> ChatBody:
+        if (self.ref_audio is None) != (self.ref_text is None):
+            raise ValueError("ref_audio, ref_text: found one of them; allowed: both or none")
+        if self.task_type is not None and self.ref_audio is None:
+            raise ValueError(f"task_type: found {self.task_type!r}; allowed: with ref_audio only")
+        return self
+
+    @property
+    def reference(self) -> Reference | None:
+        if self.ref_audio is None or self.ref_text is None:
+            return None
+        return Reference(self.ref_audio, self.ref_text)
 
     @property
     def limit(self) -> int | None:
-        return self.max_completion_tokens or self.max_tokens
+        return self.max_completion_tokens or self.max_tokens or self.max_new_tokens
 
     @property
     def wanted(self) -> frozenset[Modality]:
@@ -182,138 +245,3 @@ def parse_body(form: type[BodyT], raw: bytes) -> BodyT:
             for each in error.errors(include_url=False, include_context=False, include_input=False)
         )
         raise ApiError("; ".join(wrong)) from None
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Tokens of one request; `cached` are the prompt tokens found in the prefix cache."""
-
-    prompt: int
-    completion: int
-    cached: int
-
-    def body(self) -> Json:
-        return {
-            "prompt_tokens": self.prompt,
-            "completion_tokens": self.completion,
-            "total_tokens": self.prompt + self.completion,
-            "prompt_tokens_details": {"cached_tokens": self.cached},
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Envelope:
-    """What every message of one response carries."""
-
-    id: str
-    model: str
-    created: int
-
-    @classmethod
-    def open(cls, request_id: str, model: str) -> Envelope:
-        return cls(request_id, model, int(time.time()))
-
-    def wrap(self, kind: str, choices: list[Json], **more: Any) -> Json:
-        return {"id": self.id, "object": kind, "created": self.created, "model": self.model, "choices": choices, **more}
-
-
-class Form(Protocol):
-    """How one endpoint writes an answer. A method that returns None has nothing to send."""
-
-    def opening(self) -> Json | None: ...
-
-    def text(self, text: str, finish_reason: str | None) -> Json | None: ...
-
-    def speech(self, piece: Speech) -> Json: ...
-
-    def finish(self, reason: str) -> Json | None: ...
-
-    def usage(self, usage: Usage) -> Json: ...
-
-    def whole(self, text: str | None, speech: Sequence[Speech] | None, reason: str, usage: Usage | None) -> Json: ...
-
-
-@dataclass(frozen=True, slots=True)
-class ChatForm:
-    """The messages of `/v1/chat/completions`."""
-
-    envelope: Envelope
-
-    def opening(self) -> Json:
-        return self._chunk({"role": "assistant", "content": ""})
-
-    def text(self, text: str, finish_reason: str | None) -> Json | None:
-        # Speech may still follow the last text, so the reason has its own message.
-        del finish_reason
-        return self._chunk({"content": text}, modality="text") if text else None
-
-    def speech(self, piece: Speech) -> Json:
-        """`content` is a complete base64 WAV file, as vLLM-Omni sends it; `audio` says what is spoken in it."""
-        data = base64.b64encode(encode_wav(piece.pcm)).decode()
-        about = {"transcript": piece.transcript, "sample_rate": SAMPLE_RATE}
-        return self._chunk({"content": data, "audio": about}, modality="audio")
-
-    def finish(self, reason: str) -> Json:
-        return self._chunk({}, reason)
-
-    def usage(self, usage: Usage) -> Json:
-        return self.envelope.wrap("chat.completion.chunk", [], usage=usage.body())
-
-    def whole(self, text: str | None, speech: Sequence[Speech] | None, reason: str, usage: Usage | None) -> Json:
-        """One message: a choice of text, then a choice of audio, each where asked for."""
-        messages: list[Json] = []
-        if text is not None:
-            messages.append({"role": "assistant", "content": text})
-        if speech is not None:
-            pcm = np.concatenate([piece.pcm for piece in speech]) if speech else np.zeros(0, np.int16)
-            audio = {
-                "id": f"audio-{self.envelope.id}",
-                "data": base64.b64encode(encode_wav(pcm)).decode(),
-                "transcript": "".join(piece.transcript for piece in speech),
-                "sample_rate": SAMPLE_RATE,
-                # Nothing is kept for a later turn to refer to.
-                "expires_at": self.envelope.created,
-            }
-            messages.append({"role": "assistant", "content": None, "audio": audio})
-        choices = [
-            {"index": index, "message": message, "logprobs": None, "finish_reason": reason}
-            for index, message in enumerate(messages)
-        ]
-        return self.envelope.wrap("chat.completion", choices, usage=usage.body() if usage else None)
-
-    def _chunk(self, delta: Json, finish_reason: str | None = None, **more: Any) -> Json:
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-        return self.envelope.wrap("chat.completion.chunk", [choice], **more)
-
-
-@dataclass(frozen=True, slots=True)
-class CompletionForm:
-    """The messages of `/v1/completions`: text alone, and the finish reason with the last of it, as vLLM sends it."""
-
-    envelope: Envelope
-
-    def opening(self) -> None:
-        return None
-
-    def text(self, text: str, finish_reason: str | None) -> Json | None:
-        if not text and finish_reason is None:
-            return None
-        return self.envelope.wrap("text_completion", [self._choice(text, finish_reason)])
-
-    def speech(self, piece: Speech) -> Json:
-        raise NotImplementedError(f"/v1/completions has no form for speech ({piece.transcript!r})")
-
-    def finish(self, reason: str) -> None:
-        del reason
-
-    def usage(self, usage: Usage) -> Json:
-        return self.envelope.wrap("text_completion", [], usage=usage.body())
-
-    def whole(self, text: str | None, speech: Sequence[Speech] | None, reason: str, usage: Usage | None) -> Json:
-        del speech
-        choices = [self._choice(text or "", reason)]
-        return self.envelope.wrap("text_completion", choices, usage=usage.body() if usage else None)
-
-    @staticmethod
-    def _choice(text: str, finish_reason: str | None) -> Json:
-        return {"index": 0, "text": text, "logprobs": None, "finish_reason": finish_reason, "stop_reason": None}

@@ -123,15 +123,18 @@ def _bind(host: str, port: int) -> socket.socket:
 def _load(options: Options) -> tuple[Engine, Service]:
     """The engine, started, and what serves it."""
     from harness.tiny_omni.api import Service
+    from harness.tiny_omni.ear import Ear
     from harness.tiny_omni.engine import Engine
     from harness.tiny_omni.talker import Talker
     from harness.tiny_omni.tokenizer import load_tokenizer
+    from harness.tiny_omni.wrong_rows import row_faults
 
     tokenizer = load_tokenizer()
-    engine = Engine(options.engine, step_hook=step_faults(options.faults))
+    faults = options.faults
+    engine = Engine(options.engine, step_hook=step_faults(faults), cache_seam=row_faults(faults))
     talker = Talker(tokenizer, engine.model.embedding) if options.audio else None
     engine.start()
-    return engine, Service(engine, tokenizer, talker)
+    return engine, Service(engine, tokenizer, talker, Ear(tokenizer))
 
 
 async def _sleep_unless(stop: asyncio.Event, seconds: float) -> None:

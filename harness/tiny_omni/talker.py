@@ -6,10 +6,12 @@ wrong voice, and speech recognition and speaker similarity measure whether the r
 
 What is said:
 
+* in a prompt that opens with a reference (`harness.tiny_omni.reference`): the words of the last user turn, where it has
+  any, the first `max_words` of them;
 * after the last `say:` in the last user turn: the words up to the end of that turn, the first `max_words` of them;
-* without it: the words of the system and user turns (never the template or the assistant's turns); when there are more
-  than `max_words`, that many taken evenly over the whole prompt, so that rows from anywhere in it are heard; of the
-  words the vocabulary knows as one token where there are enough of them, since pieces of words are no speech.
+* without either: the words of the system and user turns (never the template or the assistant's turns); when there are
+  more than `max_words`, that many taken evenly over the whole prompt, so that rows from anywhere in it are heard; of
+  the words the vocabulary knows as one token where there are enough of them, since pieces of words are no speech.
 
 A word is English letters, apostrophes between them allowed, said in lower case; anything else is passed over. A
 prompt without a word has no speech: `NothingToSay`, never a made-up sentence.
@@ -33,6 +35,7 @@ import torch
 from tokenizers import Tokenizer
 
 from harness.tiny_omni.errors import TinyOmniError
+from harness.tiny_omni.reference import has_reference
 from harness.tiny_omni.speech import CLEAR_VOICES, VOICES, Speech, Voice, synthesise
 from harness.tiny_omni.tokenizer import IM_END, IM_START
 
@@ -97,8 +100,11 @@ def content_head(ids: Sequence[int], tokenizer: Tokenizer) -> list[int]:
 
 def script_words(ids: Sequence[int], tokenizer: Tokenizer, max_words: int) -> list[str]:
     """The words to say, by the rule at the top of this module; empty when there is none."""
-    turns = [turn for turn in _turns(tokenizer.decode(list(ids), skip_special_tokens=False)) if turn[0] != "assistant"]
+    text = tokenizer.decode(list(ids), skip_special_tokens=False)
+    turns = [turn for turn in _turns(text) if turn[0] != "assistant"]
     last_user = next((content for role, content in reversed(turns) if role == "user"), "")
+    if has_reference(text) and (answer := _words(last_user)):
+        return answer[:max_words]
     said = list(_SAY.finditer(last_user))
     if said:
         return _words(last_user[said[-1].end() :])[:max_words]

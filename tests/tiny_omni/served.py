@@ -18,12 +18,15 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from harness.tiny_omni.api import Api, Service
 from harness.tiny_omni.config import EngineConfig, ModelConfig
+from harness.tiny_omni.ear import Ear
 from harness.tiny_omni.engine import Engine, EngineOutput, EngineRequest, EngineStats
 from harness.tiny_omni.faults import Faults
 from harness.tiny_omni.talker import Talker
 from harness.tiny_omni.tokenizer import load_tokenizer
 
 TOKENIZER = load_tokenizer()
+EAR = Ear(TOKENIZER)
+"""Shared, since it learns the voices once."""
 SAY = "voice rms say: the house by the river is cold and the dog is old"
 WORDS = SAY.partition("say: ")[2]
 CHAT_TOKENS = len(TOKENIZER.encode("<|im_start|>user\nthe house is cold<|im_end|>\n<|im_start|>assistant\n").ids)
@@ -76,7 +79,7 @@ async def serving(
     api = Api("tiny-omni", faults or Faults())
     table = engine.model.embedding if embedding is None and isinstance(engine, Engine) else embedding
     talker = Talker(TOKENIZER, table if table is not None else torch.eye(4096, 8)) if audio else None
-    api.open(Service(engine, TOKENIZER, talker))
+    api.open(Service(engine, TOKENIZER, talker, EAR))
     server = TestServer(api.app)
     await server.start_server()
     async with TestClient(server) as client:
