@@ -43,6 +43,7 @@ TROUBLES = (
 )  # fmt: skip
 """What is looked for; a line is of the first kind that matches."""
 
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):")
 # A frame is indented behind whatever the logger puts before the line; the line that ends the traceback is not.
 _RAISED = re.compile(r"(?:^|[\])] )(?P<error>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Timeout|Failure)\b.*)$")
@@ -74,7 +75,8 @@ def scan_log(path: Path, size: int | None = None) -> tuple[Caveat, ...]:
     try:
         with path.open("rb") as file:
             for number, line in enumerate(_until(file, size), 1):
-                text = line.decode(errors="replace").rstrip()
+                # A colour's code ends in a letter, which would be one of the word that it colours.
+                text = _COLOUR.sub("", line.decode(errors="replace")).rstrip()
                 if _TRACEBACK.search(text):
                     if opened is not None:
                         note("traceback", "Traceback (most recent call last)", opened)

@@ -19,6 +19,8 @@ from harness.telemetry.gpu import GpuMemory
 COLUMNS = ("t_s", "rss_bytes", "pss_bytes", "gpu_bytes", "cpu_percent")
 _SLOW_EVERY_S = 2.0
 """Walking every mapping of every process (PSS) and asking the driver cost too much for each sample."""
+_SLOW_SHARE = 0.02
+"""Share of the time that those may take: a server of many gigabytes takes a second to walk, and pays for it itself."""
 
 
 class GpuReader(Protocol):
@@ -53,7 +55,7 @@ class MemorySampler:
     """Samples stage 0's engine process and the server's process tree until closed.
 
     `samples.csv` has one line per sample: `t_s` (seconds since the start), `rss_bytes` (VmRSS of stage 0), `pss_bytes`
-    (PSS of the tree) and `gpu_bytes` every two seconds, `cpu_percent` of stage 0 (100 is one core) since the line
+    (PSS of the tree) and `gpu_bytes` every two seconds or, where they take long, more rarely, `cpu_percent` of stage 0 (100 is one core) since the line
     before. A value that was not measured is empty. Sampling ends by itself when stage 0 does.
 
     Parameters:
@@ -130,7 +132,7 @@ class MemorySampler:
             if point is None:
                 return
             if slow:
-                slow_due = now + _SLOW_EVERY_S
+                slow_due = now + max(_SLOW_EVERY_S, (time.monotonic() - now) / _SLOW_SHARE)
             share = cpu.read()
             values = (point.rss, point.pss, point.gpu, None if share is None else f"{share:.1f}")
             rows.writerow([f"{now - started:.3f}", *("" if value is None else value for value in values)])

@@ -217,3 +217,23 @@ def test_gpu_memory_of_the_tree(tmp_path: Path) -> None:
         assert sampler.peak.gpu == 7 * MIB
     assert rows(path)[0]["gpu_bytes"] == str(7 * MIB)
     assert gpu.closed
+
+
+def test_what_takes_long_to_read_is_read_rarely(tmp_path: Path) -> None:
+    """A reader that needs 0.2 s is asked once in ten seconds, not every two: the server would pay for it."""
+
+    class SlowReader:
+        asked = 0
+
+        def read(self, pids: Collection[int]) -> int | None:
+            self.asked += 1
+            time.sleep(0.2)
+            return None
+
+        def close(self) -> None: ...
+
+    reader = SlowReader()
+    with grower() as child, MemorySampler(child.pid, child.pid, tmp_path / "samples.csv", 0.05, gpu=reader):
+        time.sleep(2.6)
+    assert reader.asked == 1
+    assert len(rows(tmp_path / "samples.csv")) > 5
