@@ -55,8 +55,9 @@ class MemorySampler:
     """Samples stage 0's engine process and the server's process tree until closed.
 
     `samples.csv` has one line per sample: `t_s` (seconds since the start), `rss_bytes` (VmRSS of stage 0), `pss_bytes`
-    (PSS of the tree) and `gpu_bytes` every two seconds or, where they take long, more rarely, `cpu_percent` of stage 0 (100 is one core) since the line
-    before. A value that was not measured is empty. Sampling ends by itself when stage 0 does.
+    (PSS of the tree) and `gpu_bytes` every two seconds, or more rarely where they take long, `cpu_percent` of stage 0
+    (100 is one core) since the line before. A value that was not measured is empty. Sampling ends by itself when
+    stage 0 does.
 
     Parameters:
         pid: stage 0's engine process.

@@ -17,7 +17,7 @@ preemption_mode=None, cudagraph_capture_sizes=[1, 2, 4], calculate_kv_scales=Fal
 (APIServer pid=71) INFO:     127.0.0.1:4711 - "POST /v1/completions HTTP/1.1" 200 OK
 (APIServer pid=71) INFO 11-29 16:46:12 [logger.py:39] Received request: finance nanometre banana, eager to fall
 INFO 11-29 16:46:13 [patch.py:253] NVFP4 weight_scale NaN-clamp: skipped, upstream rejects any NaN weight_scale
-\x1b[0;36m(Worker pid=6)\x1b[0;0m \x1b[32mINFO\x1b[0m 11-29 [patch.py:253] NaN-clamp: skipped, upstream rejects NaN weights
+\x1b[0;36m(Worker pid=6)\x1b[0;0m \x1b[32mINFO\x1b[0m 11-29 [patch.py:253] NaN-clamp: skipped, upstream refuses NaN
 """
 
 
