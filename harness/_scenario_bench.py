@@ -26,7 +26,7 @@ from harness._scenario_types import (
 )
 
 Modality = Literal["text", "audio"]
-Dataset = Literal["random", "prefix_repetition", "seed_tts"]
+Dataset = Literal["random", "prefix_repetition", "seed_tts", "conversation", "daily_omni"]
 Endpoint = Literal["chat", "completions", "speech"]
 Task = Literal["clone", "speak", "transcribe"]
 Locale = Literal["en", "zh"]
@@ -65,9 +65,13 @@ class Bench(Frozen):
     prefix_len: SomeTokens | None = None
     suffix_len: SomeTokens | None = None
     num_prefixes: Prompts | None = None
-    # dataset: seed_tts
+    # dataset: seed_tts, conversation, daily_omni
     path: str | None = None
-    """Folder of the set, which holds `{locale}/meta.lst`."""
+    """Folder of the set, which holds `{locale}/meta.lst`; of the others the file of their items."""
+    # dataset: daily_omni
+    media: str | None = None
+    """Where the set's videos are: the address before `VIDEO_ID/VIDEO_ID_video.mp4`."""
+    # dataset: seed_tts
     locale: Locale | None = None
     first: Positive | None = None
     """Line of `meta.lst` that the first prompt is made of; the others follow."""
@@ -83,13 +87,13 @@ class Bench(Frozen):
     def _refusals(self) -> Iterator[PydanticCustomError]:
         if self.name in _RESERVED_NAMES:
             yield refusal(f"{self.name!r}, the name of another record", "any other name", "name")
-        for dataset, columns in SHAPE.items():
-            for column in columns:
-                value = getattr(self, column)
-                if dataset == self.dataset and value is None:
-                    yield refusal("nothing", f"a value: dataset {dataset} needs it", column)
-                if dataset != self.dataset and value is not None:
-                    yield refusal(describe(value), f"nothing: it belongs to dataset {dataset}", column)
+        for column in dict.fromkeys(column for columns in (*SHAPE.values(), *_OPTIONAL.values()) for column in columns):
+            value, needed = getattr(self, column), column in SHAPE[self.dataset]
+            if needed and value is None:
+                yield refusal("nothing", f"a value: dataset {self.dataset} needs it", column)
+            if not needed and column not in _OPTIONAL.get(self.dataset, ()) and value is not None:
+                owners = [name for name in SHAPE if column in (*SHAPE[name], *_OPTIONAL.get(name, ()))]
+                yield refusal(describe(value), f"nothing: it belongs to dataset {' or '.join(owners)}", column)
         if self.dataset == "random" and self._shortest() < 1:
             yield refusal("a prompt of 0 tokens", "shared_prefix + random_len * (1 - range_ratio) of 1 or more")
         if self.num_prefixes is not None and self.prompts % self.num_prefixes:
@@ -126,7 +130,10 @@ SHAPE: dict[Dataset, tuple[str, ...]] = {
     "random": ("shared_prefix", "random_len", "range_ratio"),
     "prefix_repetition": ("prefix_len", "suffix_len", "num_prefixes"),
     "seed_tts": ("path", "locale", "first", "task"),
+    "conversation": ("path",),
+    "daily_omni": ("path",),
 }
+_OPTIONAL: dict[Dataset, tuple[str, ...]] = {"daily_omni": ("media",)}
 COLUMNS: dict[Dataset, tuple[str, ...]] = {
     "random": (
         "name", "shared_prefix", "random_len", "output", "range_ratio", "concurrency", "prompts", "seed"
@@ -135,9 +142,15 @@ COLUMNS: dict[Dataset, tuple[str, ...]] = {
         "name", "prefix_len", "suffix_len", "num_prefixes", "output", "concurrency", "prompts", "seed"
     ),
     "seed_tts": ("name", "concurrency", "prompts", "output"),
+    "conversation": ("name", "concurrency", "prompts", "output"),
+    "daily_omni": ("name", "concurrency", "prompts", "output"),
 }  # fmt: skip
-# Seed-TTS sentences are taken as they come: the seed would only time an open loop's arrivals.
-DEFAULTS: dict[Dataset, dict[str, Any]] = {"seed_tts": {"locale": "en", "first": 1, "task": "clone", "seed": 0}}
+# Items of a file are taken as they come: the seed only times an open loop's arrivals, or draws resamples of scores.
+DEFAULTS: dict[Dataset, dict[str, Any]] = {
+    "seed_tts": {"locale": "en", "first": 1, "task": "clone", "seed": 0},
+    "conversation": {"seed": 0},
+    "daily_omni": {"seed": 0},
+}
 _ONLY: dict[Endpoint, Modality] = {"completions": "text", "speech": "audio"}
 # What a trial's folder holds beside its cells.
 _RESERVED_NAMES = ("trial", "server")
@@ -161,6 +174,7 @@ class Block(Frozen):
     locale: Locale | None = None
     first: Positive | None = None
     task: Task | None = None
+    media: str | None = None
     table: str
 
     def settings(self) -> dict[str, Any]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from harness._scenario_accuracy import AccuracyBlock, Check, Sim, Wer
 from harness._scenario_bench import COLUMNS, Bench, Block
 from harness._scenario_errors import describe, first_error
 from harness._scenario_model import Arm, Header, Scenario, ScenarioFile, Server
@@ -26,23 +29,35 @@ def load_scenario(path: Path | str) -> Scenario:
     file = _validate(ScenarioFile, document.data, document, document.error)
     refuse_secrets(document)
     benches: list[Bench] = []
+    checks: list[Check] = []
     first_line: dict[str, int] = {}
-    for position, block in enumerate(file.workloads):
-        for row, bench in _read_block(document, ("workloads", position), block):
+    blocks = [*_located("workloads", file.workloads), *_located("accuracy", file.accuracy)]
+    for loc, block in blocks:
+        for row, bench in _read_block(document, loc, block):
             if bench.name in first_line:
                 raise document.error(
-                    ("workloads", position, "table"),
+                    (*loc, "table"),
                     f"the name again (first on line {first_line[bench.name]})",
                     "a name per bench",
                     line=row.line,
                     part=f"row {bench.name!r}",
                 )
             first_line[bench.name] = row.line
-            benches.append(bench)
+            if isinstance(bench, Check):
+                checks.append(bench)
+            else:
+                benches.append(bench)
+    if file.profile is not None and file.profile.bench not in (names := [bench.name for bench in benches]):
+        raise document.error(("profile", "bench"), describe(file.profile.bench), f"a bench: {', '.join(names)}")
     header = {field.alias or name: getattr(file, name) for name, field in Header.model_fields.items()}
     header["server"] = _placed(file.server, document, ("server",))
     header["arms"] = {name: _placed(arm, document, ("arms", name)) for name, arm in file.arms.items()}
-    return Scenario.model_validate({**header, "benches": tuple(benches)})
+    scenario = Scenario.model_validate({**header, "benches": tuple(benches), "checks": tuple(checks)})
+    return scenario.against_itself() if scenario.order == "aa" else scenario
+
+
+def _located(key: str, blocks: Sequence[Block]) -> list[tuple[Loc, Block]]:
+    return [((key, position), block) for position, block in enumerate(blocks)]
 
 
 _Placed = TypeVar("_Placed", Server, Arm, Block)
@@ -85,6 +100,9 @@ def _read_block(document: Document, loc: Loc, block: Block) -> Iterator[tuple[Ro
     if block.request_rate == "inf":
         block = block.model_copy(update={"request_rate": None})
     settings = _placed(block, document, loc).settings()
+    if isinstance(block, AccuracyBlock):
+        settings |= {"wer": _model_placed(block.wer, document), "sim": _model_placed(block.sim, document)}
+    model = Check if isinstance(block, AccuracyBlock) else Bench
     table = (*loc, "table")
     for row in read_table(document, table, COLUMNS[block.dataset], ("request_rate",)):
         cells = {column: cell if column == "name" else _number(cell) for column, cell in row.cells.items()}
@@ -105,7 +123,22 @@ def _read_block(document: Document, loc: Loc, block: Block) -> Iterator[tuple[Ro
             part = f"row {row.cells['name']!r}" + (f" column {place[0]!r}" if place else "")
             return document.error(table, found, allowed, line=row.line, part=part)
 
-        yield row, _validate(Bench, values, document, at)
+        yield row, _validate(model, values, document, at)
+
+
+_Scorer = TypeVar("_Scorer", Wer, Sim)
+
+
+def _model_placed(scorer: _Scorer | None, document: Document) -> _Scorer | None:
+    """The settings with an absolute path of a model, be it the default of a variable; a bare name stays one."""
+    if scorer is None or scorer.model is None:
+        return scorer
+    default = re.fullmatch(r"(\$\{[A-Za-z_][A-Za-z0-9_]*:-)([^}]+)(\})", scorer.model)
+    before, path, after = default.groups() if default else ("", scorer.model, "")
+    if "/" not in path or path.startswith("${"):
+        return scorer
+    placed = os.path.normpath((document.path.parent / Path(path).expanduser()).absolute())
+    return scorer.model_copy(update={"model": f"{before}{placed}{after}"})
 
 
 _Model = TypeVar("_Model", bound=BaseModel)

@@ -86,10 +86,12 @@ def _secrets(data: Mapping[str, Any]) -> Iterator[tuple[Loc, bool]]:
                 yield (*place, "args", key), True
         if _shows_secret(settings.get("deploy")):
             yield (*place, "deploy"), False
-    workloads = data.get("workloads")
-    for position, block in enumerate(workloads if isinstance(workloads, list) else ()):
-        if _shows_secret(_mapping(block).get("extra_body")):
-            yield ("workloads", position, "extra_body"), False
+    for section in ("workloads", "accuracy"):
+        blocks = data.get(section)
+        for position, block in enumerate(blocks if isinstance(blocks, list) else ()):
+            for key in ("extra_body", "media"):
+                if _shows_secret(_mapping(block).get(key)):
+                    yield (section, position, key), False
 
 
 def _literal(value: object) -> bool:

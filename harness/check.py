@@ -16,10 +16,10 @@ from harness.check_notes import grouped
 from harness.errors import UsageError
 from harness.plan import make_plan
 from harness.records import PlannedTrial
-from harness.scenario import Bench, Scenario, scenario_sha256
+from harness.scenario import Bench, Check, Scenario, scenario_sha256
 from harness.servers.arm import ResolvedArm, resolve_arm
 from harness.servers.deploy import ArmDeploy
-from harness.servers.kinds import ServerKind, server_kind
+from harness.servers.kinds import ServerKind, server_kind, voice_in_prompt
 from harness.workloads import Tokenizer, find_tokenizer, generate, how_to_mend, ideal_hit_rates, missing_set, served_ids
 
 MAX_PROMPT_TOKENS = 1_000_000
@@ -48,6 +48,8 @@ class BenchCheck:
     output_tokens: int
     ideal_hit_rate: float | None
     reported: bool
+    measure: str | None = None
+    """What is scored of an accuracy check; None for a bench."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +159,9 @@ def _report(scenario: Scenario, path: Path, platform: str | None) -> CheckReport
         notes.append(
             "ideal hit rate: not computed (no local tokenizer); tokens are the table's, without a chat template"
         )
+    notes += _rules(scenario)
     block_size = _block_size(claims, notes)
-    benches = _benches(scenario.benches, tokenizer, block_size, notes)
+    benches = _benches(scenario, tokenizer, block_size, notes)
     trials = make_plan(scenario)
     return CheckReport(
         file=str(path),
@@ -180,6 +183,20 @@ def _report(scenario: Scenario, path: Path, platform: str | None) -> CheckReport
         warnings=warnings,
         notes=tuple(dict.fromkeys(notes)),
     )
+
+
+def _rules(scenario: Scenario) -> list[str]:
+    """What may make the run longer than the plan."""
+    notes = []
+    if scenario.until is not None:
+        rule = scenario.until
+        notes.append(
+            f"until: rounds are added in pairs until the interval of every bench is ±{rule.half_width:.1%}, "
+            f"up to {rule.max_rounds}"
+        )
+    if scenario.passes > 1:
+        notes.append(f"passes: each server runs all benches {scenario.passes} times; counted here is the first")
+    return notes
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,11 +236,12 @@ def _block_size(claims: Sequence[_Claim], notes: list[str]) -> int | None:
 
 
 def _benches(
-    benches: Sequence[Bench], tokenizer: Tokenizer | None, block_size: int | None, notes: list[str]
+    scenario: Scenario, tokenizer: Tokenizer | None, block_size: int | None, notes: list[str]
 ) -> tuple[BenchCheck, ...]:
+    benches = scenario.loads
     missing = {bench.name: meta for bench in benches if (meta := missing_set(bench)) is not None}
     notes += [
-        how_to_mend(meta, [name for name in missing if missing[name] == meta])
+        how_to_mend(meta, [bench for bench in benches if missing.get(bench.name) == meta])
         for meta in dict.fromkeys(missing.values())
     ]
     nominal = sum(_nominal_tokens(bench)[0] or 0 for bench in benches)
@@ -240,7 +258,11 @@ def _benches(
         return tuple(_bench(bench, *_nominal_tokens(bench), None) for bench in benches)
     prompts = {bench.name: generate(bench, tokenizer) for bench in benches if bench.name not in missing}
     ids = {
-        bench.name: served_ids(bench, prompts[bench.name], tokenizer) if bench.name in prompts else None
+        bench.name: served_ids(
+            bench, prompts[bench.name], tokenizer, voice_in_prompt=voice_in_prompt(scenario.server.kind)
+        )
+        if bench.name in prompts
+        else None
         for bench in benches
     }
     unknown = [name for name, served in ids.items() if served is None]
@@ -262,7 +284,7 @@ def _benches(
 
 def _nominal_tokens(bench: Bench) -> tuple[int | None, int]:
     """Prompt and output tokens by the table alone, at the mean of a range."""
-    if bench.dataset == "seed_tts":
+    if bench.path is not None:
         return None, bench.prompts * bench.output
     length = (bench.shared_prefix or 0) + (bench.random_len or 0) + (bench.prefix_len or 0) + (bench.suffix_len or 0)
     return bench.prompts * length, bench.prompts * bench.output
@@ -281,6 +303,7 @@ def _bench(bench: Bench, prompt_tokens: int | None, output_tokens: int, ideal: f
         output_tokens=output_tokens,
         ideal_hit_rate=ideal,
         reported=bench.reported,
+        measure=bench.measure if isinstance(bench, Check) else None,
     )
 
 

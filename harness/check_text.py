@@ -111,7 +111,8 @@ def _value(value: Any) -> str:
 def _bench_row(bench: BenchCheck) -> tuple[str, ...]:
     rate = "" if bench.request_rate is None else f" at {bench.request_rate:g}/s"
     return (
-        bench.name + ("" if bench.reported else " (not reported)"),
+        bench.name
+        + (f" (accuracy: {bench.measure})" if bench.measure else "" if bench.reported else " (not reported)"),
         bench.dataset,
         "+".join(bench.modalities),
         f"{bench.concurrency} in flight{rate}",

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import sys
-from datetime import UTC, datetime
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from harness import __version__
 from harness.errors import BenchError, ExitCode, UsageError
-
-if TYPE_CHECKING:
-    from harness.store import RunStore
 
 app = typer.Typer(
     help="Prove what a prefix cache does for an omni-modality model server: faster where prompts share a prefix, "
@@ -39,6 +34,8 @@ Rounds = Annotated[int | None, typer.Option(min=1, help="Another number of round
 Arms = Annotated[
     list[str] | None, typer.Option(help="Only these arms; repeat it for more; the baseline must be among them.")
 ]
+Aa = Annotated[bool, typer.Option("--aa", help="The baseline against itself, in place of the arms: the noise floor.")]
+PolicyFile = Annotated[Path, typer.Option("--policy", metavar="FILE", help="Rules, such as policies/default.yaml.")]
 
 
 _BROKEN_PIPE = 141
@@ -66,6 +63,7 @@ def check(
     only: Only = None,
     rounds: Rounds = None,
     arms: Arms = None,
+    aa: Aa = False,
     platform: Annotated[
         str | None, typer.Option(help="Resolve deploy overlays for this device: cuda, npu, ...")
     ] = None,
@@ -74,9 +72,9 @@ def check(
     """Validate a scenario and print its plan; nothing is started."""
     from harness.check import check_report
     from harness.check_text import render_check
-    from harness.scenario import load_scenario, narrow
+    from harness.commands.run import Narrowing, narrowed
 
-    scenario = narrow(load_scenario(file), tuple(only or ()), rounds, tuple(arms or ()))
+    scenario = narrowed(file, Narrowing(tuple(only or ()), rounds, tuple(arms or ()), aa))
     report = check_report(scenario, file, platform)
     typer.echo(json.dumps(report.to_json(), indent=1) if as_json else render_check(report))
 
@@ -89,47 +87,23 @@ def run(
     arms: Arms = None,
     out: Annotated[Path, typer.Option(help="Where runs are kept.")] = Path("results"),
     resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Finish an interrupted run.")] = None,
+    aa: Aa = False,
+    gate: Annotated[Path | None, typer.Option(metavar="POLICY", help="Hold the run against a policy.")] = None,
     as_json: Json = False,
 ) -> None:
     """Run a scenario: a fresh server for each arm of each round, every bench, and a report at the end."""
-    from rich.console import Console
+    from harness.commands.gate import judged, policy_of
+    from harness.commands.run import Narrowing, exit_code, finish, run, tell
 
-    from harness.progress import progress
-    from harness.recorded import scenario_of
-    from harness.runner import Runner, command_line
-    from harness.scenario import load_scenario, narrow
-    from harness.store import RunStore
-
-    narrowing = (tuple(only or ()), rounds, tuple(arms or ()))
-    if resume is None:
-        if file is None:
-            raise UsageError("bench run: found neither a scenario nor --resume; allowed: one of them")
-        scenario = narrow(load_scenario(file), *narrowing)
-        path, store = out / f"{scenario.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}", None
-    else:
-        path, store = resume, RunStore.open(resume)
-        manifest = store.manifest()
-        scenario = scenario_of(manifest) if file is None else narrow(load_scenario(file), *narrowing)
-        if file is None and any(narrowing):
-            raise UsageError(
-                "bench run --resume: found --only, --rounds or --arms; allowed: the run is as it was planned"
-            )
-        file = file or Path(manifest.scenario_file)
-    errors = Console(stderr=True, markup=False, emoji=False, highlight=False)
-    try:
-        with progress(errors) as shown:
-            runner = Runner(scenario, file, shown)
-            result = runner.start(path, command_line()) if store is None else runner.resume(store)
-    except (KeyboardInterrupt, BenchError, OSError):
-        if (path / "manifest.json").exists():
-            errors.print(f"resume with: bench run --resume {shlex.quote(str(path))}", style="bold", soft_wrap=True)
-        raise
-    for trial in result.failed:
-        errors.print(trial.failure, style="red", soft_wrap=True)
-    if store is not None and result.kept == len(store.manifest().plan):
-        errors.print(f"nothing left to do: every trial of {path} is finished", soft_wrap=True)
-    valid = _finish(result.store, as_json)
-    raise typer.Exit(ExitCode.OK if valid and not result.failed else ExitCode.INVALID)
+    policy = None if gate is None else policy_of(gate)
+    ran = run(file, Narrowing(tuple(only or ()), rounds, tuple(arms or ()), aa), out, resume, policy)
+    report, path = finish(ran.store)
+    if policy is None:
+        tell(report, path, as_json=as_json)
+        raise typer.Exit(exit_code(report, ran))
+    found = judged(ran.store, policy)
+    tell(report, path, found.table, as_json=as_json, gate=found.data)
+    raise typer.Exit(found.exit_code)
 
 
 @app.command()
@@ -138,10 +112,116 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Write report.md and the figures anew, from the records alone; exits as the run did."""
+    from harness.commands.run import exit_code, finish, tell
     from harness.store import RunStore
 
-    valid = _finish(RunStore.open(run), as_json)
-    raise typer.Exit(ExitCode.OK if valid else ExitCode.INVALID)
+    found, path = finish(RunStore.open(run))
+    tell(found, path, as_json=as_json)
+    raise typer.Exit(exit_code(found))
+
+
+@app.command()
+def gate(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory, results/<run>.")],
+    policy: PolicyFile,
+    baseline: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="An earlier run: bound what changed since, not against an arm.")
+    ] = None,
+    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML here.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Hold a run against a policy: 0 pass, 1 regressed, 3 inconclusive, 4 invalid."""
+    from harness.commands.gate import judged, policy_of
+    from harness.commands.run import console
+    from harness.store import RunStore
+
+    stored = None if baseline is None else RunStore.open(baseline)
+    found = judged(RunStore.open(run), policy_of(policy), stored, junit)
+    if as_json:
+        typer.echo(json.dumps(found.data, indent=1))
+    else:
+        console().print(found.table)
+    raise typer.Exit(found.exit_code)
+
+
+@app.command()
+def trend(
+    results: Annotated[Path, typer.Option(help="Where runs are kept.")] = Path("results"),
+    as_json: Json = False,
+) -> None:
+    """What nightly runs measured, night after night, and when it changed: a table and a figure for each series."""
+    from harness.commands.run import console
+    from harness.commands.trend import trends
+
+    found = trends(results)
+    if as_json:
+        typer.echo(json.dumps(found.data, indent=1))
+    else:
+        for line in found.lines:
+            console().print(line, soft_wrap=isinstance(line, str))
+
+
+@app.command()
+def nightly(
+    file: ScenarioFile,
+    policy: PolicyFile,
+    only: Only = None,
+    rounds: Rounds = None,
+    arms: Arms = None,
+    out: Annotated[Path, typer.Option(help="Where runs and series are kept.")] = Path("results"),
+    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML here.")] = None,
+) -> None:
+    """One night: check, run, report, gate, and the trend with its alarms, in one exit code."""
+    from harness.commands.nightly import nightly as one_night
+    from harness.commands.run import Narrowing
+
+    raise typer.Exit(one_night(file, policy, Narrowing(tuple(only or ()), rounds, tuple(arms or ())), out, junit))
+
+
+@app.command()
+def score(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory, results/<run>.")],
+    recogniser: Annotated[
+        str | None, typer.Option(help="In place of the scenario's: whisper, module:function.")
+    ] = None,
+    wer_model: Annotated[str | None, typer.Option(help="Path or cached name of a Whisper model.")] = None,
+    normaliser: Annotated[str | None, typer.Option(help="whisper-english or seed-tts.")] = None,
+    encoder: Annotated[str | None, typer.Option(help="resemblyzer or wavlm.")] = None,
+    sim_model: Annotated[str | None, typer.Option(help="Path of the encoder's weights, or its folder.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Score the answers that a run kept, without a server; exits as its accuracy checks say."""
+    from rich.console import Console
+
+    from harness.accuracy.models import Instead
+    from harness.accuracy.score import score_run
+    from harness.accuracy.verdict import exit_code
+    from harness.commands.run import finish, tell
+    from harness.store import RunStore
+
+    errors = Console(stderr=True, markup=False, emoji=False, highlight=False)
+    store = RunStore.open(run)
+    with store.writing(), errors.status("scoring") as status:
+        summaries = score_run(store, Instead(recogniser, wer_model, normaliser, encoder, sim_model), status.update)
+    tell(*finish(store), as_json=as_json)
+    raise typer.Exit(exit_code(summaries))
+
+
+@app.command()
+def compare(
+    first: Annotated[Path, typer.Argument(metavar="RUN", help="The earlier run.")],
+    second: Annotated[Path, typer.Argument(metavar="RUN", help="The later run.")],
+    force: Annotated[bool, typer.Option("--force", help="Compare runs that do not match all the same.")] = False,
+    as_json: Json = False,
+) -> None:
+    """What differs between two runs, and how the results changed; other code is listed, another set-up is refused."""
+    from harness.compare import compare_runs
+    from harness.compare_text import render_comparison, to_json
+    from harness.store import RunStore
+
+    found = compare_runs(RunStore.open(first), RunStore.open(second), force=force)
+    typer.echo(json.dumps(to_json(found), indent=1) if as_json else render_comparison(found))
+    raise typer.Exit(ExitCode.OK if found.compared else ExitCode.INVALID)
 
 
 @app.command()
@@ -213,26 +293,6 @@ def main() -> None:
 
 def _said(error: OSError) -> str:
     return ": ".join(str(part) for part in (error.filename, error.strerror or error) if part is not None)
-
-
-def _finish(store: RunStore, as_json: bool) -> bool:
-    """Writes the report and prints it; True when everything in it counts."""
-    from rich.console import Console
-
-    from harness.report import build_report, render_terminal, write
-    from harness.report.machine import to_json
-    from harness.report.terminal import WIDE
-
-    report = build_report(store)
-    path = write(store, report)
-    if as_json:
-        typer.echo(json.dumps({**to_json(report), "report": str(path)}, indent=1))
-    else:
-        # A file or a pipe has no width of its own: give the table what it needs.
-        console = Console(width=None if sys.stdout.isatty() else WIDE, markup=False, emoji=False, highlight=False)
-        console.print(render_terminal(report, console.width))
-        console.print(f"report: {path}", soft_wrap=True)
-    return report.valid
 
 
 if __name__ == "__main__":

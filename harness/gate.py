@@ -7,17 +7,17 @@ centre: `pass` when all of it keeps the bound, `regressed` when all of it breaks
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
 
 from harness.errors import ExitCode, UsageError
-from harness.noise import NoiseFloor
+from harness.noise import Floors, half_width
 from harness.pairs import Pair
 from harness.policy import Policy, Rule
-from harness.records import MemoryPoint, TrialRecord
+from harness.records import MemoryPoint, NoiseFloor, TrialRecord
 from harness.stats import (
     AUDIO_THROUGHPUT,
     FIRM_ROUNDS,
@@ -32,21 +32,20 @@ from harness.stats import (
     Interval,
     compare,
     geometric_interval,
+    same_band,
 )
 
-_METRICS = {
-    metric.key: metric
-    for metric in (
-        REQUEST_THROUGHPUT,
-        OUTPUT_THROUGHPUT,
-        AUDIO_THROUGHPUT,
-        MEDIAN_TTFT,
-        MEDIAN_TPOT,
-        MEDIAN_E2EL,
-        MEDIAN_TTFP,
-        MEDIAN_RTF,
-    )
-}
+METRICS = (
+    REQUEST_THROUGHPUT,
+    OUTPUT_THROUGHPUT,
+    AUDIO_THROUGHPUT,
+    MEDIAN_TTFT,
+    MEDIAN_TPOT,
+    MEDIAN_E2EL,
+    MEDIAN_TTFP,
+    MEDIAN_RTF,
+)
+"""Those of a cell; a policy may bound them, and an `aa` run measures their noise."""
 
 
 class Outcome(StrEnum):
@@ -127,7 +126,7 @@ def gate(
     changes: Sequence[Changes],
     *,
     stored: Sequence[Changes] | None = None,
-    floors: Mapping[str, NoiseFloor] | None = None,
+    floors: Floors | None = None,
     level: float = LEVEL,
 ) -> GateResult:
     """Apply a policy.
@@ -136,7 +135,7 @@ def gate(
         changes: everything the run can be asked of.
         stored: the same of an earlier run; the bounds are then on the change between the runs of the ratio between
             arms, in which whatever both arms of a run share cancels.
-        floors: by bench, what this host was seen to vary by itself; a bound around zero is not made narrower than it.
+        floors: what this host was seen to vary by itself; a bound around zero is not made narrower than it.
 
     Raises:
         UsageError: a rule fits nothing.
@@ -156,7 +155,7 @@ def gate(
             if before is not None and earlier is None:
                 checks.append(_check(rule, one, None, None, None, Outcome.INVALID, "the stored run has no such row"))
                 continue
-            floor = None if floors is None else floors.get(one.bench)
+            floor = None if floors is None else floors.get((one.bench, one.metric))
             checks.append(_judge(rule, one, earlier, floor, level))
     return GateResult(tuple(checks))
 
@@ -171,15 +170,15 @@ def _bench_changes(pairs: Sequence[Pair]) -> Iterable[Changes]:
     for pair in pairs:
         by_row.setdefault((pair.bench, pair.arm), []).append(pair)
     for (bench, arm), mine in by_row.items():
-        for key, metric in _METRICS.items():
+        for metric in METRICS:
             measured = [pair for pair in mine if pair.base is not None and pair.other is not None]
             if measured and all(
-                getattr(pair.base, key) is None and getattr(pair.other, key) is None for pair in measured
+                getattr(pair.base, metric.key) is None and getattr(pair.other, metric.key) is None for pair in measured
             ):
                 continue
             found = compare(mine, metric, threshold=0.03)
             quotients = tuple(one.other / one.base for one in found.rounds)
-            yield Changes(bench, arm, key, quotients, len(found.dropped))
+            yield Changes(bench, arm, metric.key, quotients, len(found.dropped))
 
 
 def _memory_changes(trials: Sequence[TrialRecord], baseline: str) -> Iterable[Changes]:
@@ -209,10 +208,10 @@ def _judge(rule: Rule, now: Changes, earlier: Changes | None, floor: NoiseFloor 
     counts = [len(now.quotients)] + ([] if earlier is None else [len(earlier.quotients)])
     if min(counts) == 0:
         return _check(rule, now, None, None, None, Outcome.INVALID, f"no valid round; {now.dropped} dropped")
-    change, interval = _change(now.quotients, None if earlier is None else earlier.quotients, level)
+    change, interval = change_between(now.quotients, None if earlier is None else earlier.quotients, level)
     if rule.reported:
         return _check(rule, now, change, interval, None, Outcome.REPORTED, "")
-    bounds, widened = _bounds(rule, floor)
+    bounds, widened = _bounds(rule, floor, min(counts))
     if interval is None or min(counts) < FIRM_ROUNDS:
         why = f"{min(counts)} valid rounds; {FIRM_ROUNDS} are needed to decide"
         return _check(rule, now, change, interval, bounds, Outcome.INCONCLUSIVE, why)
@@ -220,21 +219,24 @@ def _judge(rule: Rule, now: Changes, earlier: Changes | None, floor: NoiseFloor 
         return _check(rule, now, change, interval, bounds, Outcome.PASS, widened)
     if interval.high < bounds.low or interval.low > bounds.high:
         return _check(rule, now, change, interval, bounds, Outcome.REGRESSED, widened)
-    why = "; ".join(filter(None, ("the interval crosses the bound: more rounds would narrow it", widened)))
+    why = "; ".join(filter(None, ("the interval crosses the bound", widened)))
     return _check(rule, now, change, interval, bounds, Outcome.INCONCLUSIVE, why)
 
 
-def _bounds(rule: Rule, floor: NoiseFloor | None) -> tuple[Interval, str]:
+def _bounds(rule: Rule, floor: NoiseFloor | None, rounds: int) -> tuple[Interval, str]:
     low = -math.inf if rule.at_least is None else rule.at_least
     high = math.inf if rule.at_most is None else rule.at_most
     if floor is None:
         return Interval(low, high), ""
+    noise = same_band(half_width(floor, rounds))
     # A bound that asks for a gain is a claim about the change, not a tolerance for noise.
-    wide = Interval(floor.low if floor.low < low <= 0.0 else low, floor.high if 0.0 <= high < floor.high else high)
+    wide = Interval(noise.low if noise.low < low <= 0.0 else low, noise.high if 0.0 <= high < noise.high else high)
     return wide, "" if wide == Interval(low, high) else f"bound widened to this host's noise floor ({floor.run})"
 
 
-def _change(now: tuple[float, ...], earlier: tuple[float, ...] | None, level: float) -> tuple[float, Interval | None]:
+def change_between(
+    now: tuple[float, ...], earlier: tuple[float, ...] | None, level: float
+) -> tuple[float, Interval | None]:
     """The geometric mean change and its t interval; against an earlier run, Welch's for the difference of the logs."""
     if earlier is None:
         logs = np.log(now)

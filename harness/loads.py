@@ -27,16 +27,19 @@ class Load:
 class Loads:
     """All loads of a scenario, in file order.
 
+    Parameters:
+        voice_in_prompt: whether the server writes a reference voice into the chat.
+
     Raises:
         UsageError: a data set that a bench needs is not on this machine, or no prompt can be made as asked.
     """
 
-    def __init__(self, benches: Sequence[Bench], tokenizer: Tokenizer) -> None:
+    def __init__(self, benches: Sequence[Bench], tokenizer: Tokenizer, *, voice_in_prompt: bool = False) -> None:
         loads = []
         served: list[tuple[str, Sequence[array[int]] | None]] = []
         for bench in benches:
             prompts = generate(bench, tokenizer)
-            ids = served_ids(bench, prompts, tokenizer)
+            ids = served_ids(bench, prompts, tokenizer, voice_in_prompt=voice_in_prompt)
             cost = prompt_tokens(prompts, ids) + sum(prompt.output_len for prompt in prompts)
             loads.append(Load(bench, prompts, float(cost)))
             # Kept for the whole run: as machine words they take a tenth of what lists take.

@@ -2,6 +2,7 @@
 
 * `alternate`: the file's order in every round.
 * `abba`: the file's order, reversed in every second round; a linear drift of the machine cancels over two rounds.
+* `aa`: `abba`, of the baseline and itself.
 * `random`: every round shuffled, seeded by the scenario.
 * `latin`: the rows of a Williams square (E. J. Williams, 1949), over and over. Over one cycle each arm stands equally
   often at each position and follows each other arm equally often, so that what one trial leaves behind (heat, page
@@ -23,9 +24,13 @@ from harness.scenario import Order, Scenario
 Rounds = Callable[[Sequence[str], int], tuple[tuple[str, ...], ...]]
 
 
-def make_plan(scenario: Scenario) -> tuple[PlannedTrial, ...]:
-    """Every trial of the scenario, in the order to run them; each round holds each arm once."""
-    rows = round_orders(scenario.order, tuple(scenario.arms), scenario.rounds, scenario.seed)
+def make_plan(scenario: Scenario, rounds: int | None = None) -> tuple[PlannedTrial, ...]:
+    """Every trial of the scenario, in the order to run them; each round holds each arm once.
+
+    Parameters:
+        rounds: in place of the scenario's, for a run that was made longer.
+    """
+    rows = round_orders(scenario.order, tuple(scenario.arms), rounds or scenario.rounds, scenario.seed)
     return tuple(
         PlannedTrial(round=number, position=position, arm=arm)
         for number, row in enumerate(rows, start=1)
@@ -38,7 +43,7 @@ def round_orders(order: Order, arms: Sequence[str], rounds: int, seed: int = 0) 
     ahead = tuple(arms)
     if order == "alternate":
         return (ahead,) * rounds
-    if order == "abba":
+    if order in ("abba", "aa"):
         return tuple(ahead if number % 2 == 0 else ahead[::-1] for number in range(rounds))
     if order == "random":
         shuffler = random.Random(seed)

@@ -17,6 +17,8 @@ class Progress(Protocol):
 
     def run(self, cost: float) -> None: ...
 
+    def more(self, cost: float, why: str) -> None: ...
+
     def trial(self, trial: PlannedTrial, number: int, total: int) -> None: ...
 
     def phase(self, what: str) -> None: ...
@@ -32,6 +34,8 @@ class Silent:
     """Shows nothing."""
 
     def run(self, cost: float) -> None: ...
+
+    def more(self, cost: float, why: str) -> None: ...
 
     def trial(self, trial: PlannedTrial, number: int, total: int) -> None: ...
 
@@ -70,6 +74,10 @@ class _Live:
     def run(self, cost: float) -> None:
         self._cost = max(cost, 1.0)
         self.bars.update(self._whole, total=self._cost)
+
+    def more(self, cost: float, why: str) -> None:
+        self.run(self._cost + cost)
+        self._line(why, "yellow")
 
     def trial(self, trial: PlannedTrial, number: int, total: int) -> None:
         self._trial = f"trial {number}/{total} {trial.arm}"

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 
+from harness.containers import container_limits
 from harness.records import Host, SourceTree
 from harness.telemetry.gpu import GpuMemory
 
@@ -34,6 +35,7 @@ def host() -> Host:
         python=platform.python_version(),
         load_1m=os.getloadavg()[0],
         gpus=_gpus(),
+        container=container_limits(),
     )
 
 

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from harness._record_base import Record as Record
+from harness._record_facts import Container as Container
+from harness._record_facts import FunctionShare as FunctionShare
+from harness._record_facts import Gpu as Gpu
+from harness._record_facts import GpuProcess as GpuProcess
+from harness._record_facts import Host as Host
+from harness._record_facts import Model as Model
+from harness._record_facts import Profile as Profile
+from harness._record_facts import SourceTree as SourceTree
 
 SCHEMA = 1
-
-
-class Record(BaseModel):
-    """Base of every record: immutable and closed, so a typo in a key is an error and not a lost number."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class RequestRecord(Record):
@@ -155,6 +159,8 @@ class CellInfo(Record):
     hit_rate: HitRate | None
     metrics: MetricsDelta | None
     memory: MemoryPoint | None
+    pass_number: int = 1
+    """Which time the server ran this bench; only the first counts, later ones lie under `pass2/` and so on."""
     client_lag_ms: float | None
     """Worst delay of the client's own event loop during the bench: a starved client measures itself."""
     client: str | None = None
@@ -183,29 +189,6 @@ class Caveat(Record):
     line: int | None
     """Of the server's log; null for what no line shows."""
     count: int = 1
-
-
-class SourceTree(Record):
-    """A source tree involved in the measurement. `commit` is null outside version control."""
-
-    name: str
-    path: str
-    commit: str | None
-    dirty: bool | None
-
-
-class Host(Record):
-    """Where it ran."""
-
-    hostname: str
-    platform: str
-    kernel: str
-    cpu_model: str
-    cpu_count: int
-    memory_bytes: int
-    python: str
-    load_1m: float
-    gpus: tuple[str, ...] = ()
 
 
 class TrialRecord(Record):
@@ -238,12 +221,20 @@ class TrialRecord(Record):
     memory_ready: MemoryPoint | None
     memory_end: MemoryPoint | None
     memory_peak: MemoryPoint | None
+    memory_passes: tuple[MemoryPoint | None, ...] = ()
+    """After each pass over the benches; empty where it was not recorded."""
     benches: tuple[str, ...]
     """Benches measured, in the order they ran."""
     stopped_by: Literal["sigterm", "sigkill", "died", "left running"]
     load_1m: float | None = None
     """The host's 1-minute load average just before the server started; null where it was not recorded."""
     caveats: tuple[Caveat, ...] = ()
+    host: Host | None = None
+    """Just before the server started; null where it was not recorded, as are the next three."""
+    model: Model | None = None
+    gpus: tuple[Gpu, ...] | None = None
+    """Just before the server started; empty without NVML."""
+    profile: Profile | None = None
 
     @property
     def slug(self) -> str:
@@ -262,6 +253,38 @@ class PlannedTrial(Record):
         return slug(self.round, self.position, self.arm)
 
 
+class NoiseFloor(Record):
+    """What one number of one bench varied by from round to round, with nothing changed."""
+
+    bench: str
+    metric: str = "request_throughput"
+    deviation: float
+    """Root mean square of the logarithms of the per-round ratios of the baseline to itself: their truth is zero."""
+    rounds: int
+    run: str
+
+
+class NoiseRecord(Record):
+    """The floors of one scenario on one host class, from its latest `aa` run."""
+
+    schema_version: int = SCHEMA
+    host_class: str
+    scenario: str
+    measured_at: str
+    loads: dict[str, str]
+    """SHA-256 by bench of what was measured: the bench, the server and the baseline arm, resolved."""
+    floors: tuple[NoiseFloor, ...]
+
+
+class Extension(Record):
+    """Rounds that were appended to a plan while it ran, and why."""
+
+    rounds: tuple[int, ...]
+    reason: Literal["replacement", "until"]
+    why: str
+    at: str
+
+
 class Manifest(Record):
     """What a run is: the resolved scenario, its hash, the plan, and where and with what it was started."""
 
@@ -273,6 +296,8 @@ class Manifest(Record):
     scenario: dict[str, Any]
     scenario_sha256: str
     plan: tuple[PlannedTrial, ...]
+    extensions: tuple[Extension, ...] = ()
+    """Why the plan is longer than the scenario's rounds, in the order it grew."""
     versions: dict[str, str]
     sources: tuple[SourceTree, ...]
     host: Host

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import harness
+from harness.accuracy.items import items_of_loads
+from harness.changed import changed
 from harness.client import VllmBench, check_vllm_bench
 from harness.errors import ResumeError, UsageError
+from harness.extend import more_rounds
 from harness.loads import Loads
+from harness.noise import noise_for
+from harness.pairs import pair_up
 from harness.plan import make_plan
 from harness.progress import Progress
 from harness.provenance import host, source_tree, utc_now, versions
 from harness.recorded import scenario_of
-from harness.records import Manifest, SourceTree, TrialRecord
+from harness.records import Extension, Manifest, PlannedTrial, SourceTree, TrialRecord
 from harness.scenario import Scenario, scenario_sha256
-from harness.servers.kinds import common_block_size, resolve_server
+from harness.servers.kinds import common_block_size, resolve_server, voice_in_prompt
 from harness.servers.process import recover
+from harness.servers.sources import OURS, our_source, server_sources
 from harness.store import RunStore
 from harness.trial import Trial
 from harness.workloads import Tokenizer, find_tokenizer
@@ -72,7 +76,7 @@ class Runner:
 
     def start(self, path: Path, command: Sequence[str]) -> RunResult:
         """Runs everything, into a directory that must not exist yet."""
-        loads = Loads(self._scenario.benches, self._tokenizer)
+        loads = self._loads()
         manifest = Manifest(
             run=path.name,
             created_at=utc_now(),
@@ -87,7 +91,14 @@ class Runner:
             ideal_hit_rates=dict(loads.ideal(self._block_size)),
             tokenizer_sha256=self._tokenizer.sha256,
         )
+        asked = items_of_loads(loads.all)
         store = RunStore.create(path, manifest, self._file.read_bytes())
+        for check, (items, references) in asked.items():
+            for name, source in references.items():
+                store.keep(name, source)
+            store.write_lines(f"{check}.items.jsonl", items)
+        # Kept in the run, so that its report stays the same when the host is measured again.
+        store.write_noise(noise_for(path.parent, manifest.host, self._scenario))
         return self._carry_out(store, loads)
 
     def resume(self, store: RunStore) -> RunResult:
@@ -100,14 +111,14 @@ class Runner:
         changes = differences(manifest, self._scenario, self._tokenizer.sha256)
         finished = [record for trial in manifest.plan if (record := store.finished(trial)) is not None]
         for name, arm in self._arms.items():
-            changes += arm_differences(name, finished, self._kind.versions(arm))
+            changes += arm_differences(name, finished, self._kind.versions(arm), server_sources(arm))
         changes = list(dict.fromkeys(changes))
         if changes:
             raise ResumeError(
                 f"{store.path}: cannot be resumed, its finished trials were measured with something else:\n  "
                 + "\n  ".join(changes)
             )
-        return self._carry_out(store, Loads(self._scenario.benches, self._tokenizer), resuming=True)
+        return self._carry_out(store, self._loads(), resuming=True)
 
     def _carry_out(self, store: RunStore, loads: Loads, *, resuming: bool = False) -> RunResult:
         with store.writing():
@@ -115,23 +126,33 @@ class Runner:
             plan = manifest.plan
             for trial in plan:
                 recover(store.trial_dir(trial))
-            benches = tuple(load.bench.name for load in loads.all)
+            benches, passes = tuple(load.bench.name for load in loads.all), self._scenario.passes
             done = {
                 trial.slug
                 for trial in plan
-                if (record := store.finished(trial)) is not None and store.whole(record, benches)
+                if (record := store.finished(trial)) is not None and store.whole(record, benches, passes)
             }
             if manifest.finished_at is not None and len(done) == len(plan):
                 return RunResult(store, (), len(done))
             if resuming and len(done) < len(plan):
                 resumed = {"resumed_at": (*manifest.resumed_at, utc_now()), "finished_at": None}
                 store.write_manifest(manifest.model_copy(update=resumed))
-            self._progress.run(loads.cost * (len(plan) - len(done)))
+            each = loads.cost * passes
+            self._progress.run(each * (len(plan) - len(done)))
             failed: list[TrialRecord] = []
 
-            async def trials() -> None:
+            async def whole() -> None:
+                planned = plan
+                await trials(planned)
+                while more := self._longer(store):
+                    why, added = more
+                    self._progress.more(each * len(added), why)
+                    planned += added
+                    await trials(planned, after=len(planned) - len(added))
+
+            async def trials(plan: Sequence[PlannedTrial], after: int = 0) -> None:
                 for number, planned in enumerate(plan, 1):
-                    if planned.slug in done:
+                    if planned.slug in done or number <= after:
                         continue
                     self._progress.trial(planned, number, len(plan))
                     arm = self._arms[planned.arm]
@@ -150,9 +171,29 @@ class Runner:
                     if record.status == "failed":
                         failed.append(record)
 
-            run_until_signalled(trials)
+            run_until_signalled(whole)
             store.write_manifest(store.manifest().model_copy(update={"finished_at": utc_now()}))
         return RunResult(store, tuple(failed), len(done))
+
+    def _loads(self) -> Loads:
+        in_prompt = voice_in_prompt(self._scenario.server.kind)
+        return Loads(self._scenario.loads, self._tokenizer, voice_in_prompt=in_prompt)
+
+    def _longer(self, store: RunStore) -> tuple[str, tuple[PlannedTrial, ...]] | None:
+        """Appends the rounds that the run still needs to its plan; what it says of them, and their trials."""
+        manifest = store.manifest()
+        pairs = pair_up(self._scenario, manifest.plan, store.trials(), store.cells())
+        rounds = planned_rounds(manifest)
+        more = more_rounds(self._scenario, rounds, manifest.extensions, pairs)
+        if more is None:
+            return None
+        plan = make_plan(self._scenario, rounds + more.count)
+        added = tuple(range(rounds + 1, rounds + more.count + 1))
+        extension = Extension(rounds=added, reason=more.reason, why=more.why, at=utc_now())
+        grown = {"plan": plan, "extensions": (*manifest.extensions, extension)}
+        store.write_manifest(manifest.model_copy(update=grown))
+        what = f"round {added[0]}" if more.count == 1 else f"rounds {added[0]} to {added[-1]}"
+        return f"{what} added: {more.why}", plan[len(manifest.plan) :]
 
     def _find_vllm_bench(self) -> dict[str, VllmBench]:
         pythons = {name: arm.python or sys.executable for name, arm in self._arms.items()}
@@ -183,11 +224,6 @@ def run_until_signalled(main: Callable[[], Coroutine[None, None, None]]) -> None
         raise KeyboardInterrupt from None
 
 
-def our_source() -> SourceTree:
-    """The checkout this harness runs from."""
-    return source_tree(Path(harness.__file__).parent, "omni-prefix-bench")
-
-
 def differences(manifest: Manifest, scenario: Scenario, tokenizer_sha256: str) -> list[str]:
     """What has changed since a run was started, one line each; empty when it may be resumed.
 
@@ -198,11 +234,12 @@ def differences(manifest: Manifest, scenario: Scenario, tokenizer_sha256: str) -
     recorded = scenario_of(manifest)
     if manifest.scenario_sha256 != scenario_sha256(recorded):
         changes.append("manifest.json: its scenario was edited")
-    if manifest.plan != make_plan(recorded):
+    rounds = planned_rounds(manifest)
+    if manifest.plan != make_plan(recorded, rounds):
         changes.append("manifest.json: its plan is not the one of its scenario")
     if scenario_sha256(recorded) != scenario_sha256(scenario):
-        changes += [f"scenario: {key}" for key in changed_keys(recorded.resolved(), scenario.resolved())]
-    elif manifest.plan != make_plan(scenario) and manifest.plan == make_plan(recorded):
+        changes += [f"scenario: {key}" for key in changed(recorded.resolved(), scenario.resolved())]
+    elif manifest.plan != make_plan(scenario, rounds) and manifest.plan == make_plan(recorded, rounds):
         changes.append("scenario: the order of its arms")
     if manifest.tokenizer_sha256 not in (None, tokenizer_sha256):
         changes.append(f"sha256 of the tokenizer: was {manifest.tokenizer_sha256}, is {tokenizer_sha256}")
@@ -218,14 +255,23 @@ def differences(manifest: Manifest, scenario: Scenario, tokenizer_sha256: str) -
     return changes
 
 
-def arm_differences(arm: str, trials: Sequence[TrialRecord], now: Mapping[str, str]) -> list[str]:
+def planned_rounds(manifest: Manifest) -> int:
+    """Rounds of a run's plan: those of its scenario and those that were appended."""
+    return scenario_of(manifest).rounds + sum(len(extension.rounds) for extension in manifest.extensions)
+
+
+def arm_differences(
+    arm: str, trials: Sequence[TrialRecord], now: Mapping[str, str], sources: Sequence[SourceTree] = ()
+) -> list[str]:
     """What the server of an arm runs on now that its finished trials did not run on, one line each.
 
     Parameters:
         trials: finished ones, of any arm.
         now: versions of the distributions that the server would run on.
+        sources: the trees it would run from; of one that is not among them, what lies at its place now counts.
     """
     changes = []
+    trees = {tree.name: tree for tree in sources}
     for trial in trials:
         if trial.arm != arm:
             continue
@@ -234,25 +280,12 @@ def arm_differences(arm: str, trials: Sequence[TrialRecord], now: Mapping[str, s
             if before != after:
                 changes.append(f"arm {arm}: version of {name} was {before}, is {after}")
         for tree in trial.sources:
-            found = source_tree(Path(tree.path), tree.name)
+            if tree.name == OURS:
+                continue  # the manifest's, which is compared once and not for each arm
+            found = trees.get(tree.name) or source_tree(Path(tree.path), tree.name)
             if (tree.commit, tree.dirty) != (found.commit, found.dirty):
-                changes.append(f"arm {arm}: source commit was {_commit(tree)}, is {_commit(found)}")
+                changes.append(f"arm {arm}: commit of {tree.name} was {_commit(tree)}, is {_commit(found)}")
     return list(dict.fromkeys(changes))
-
-
-def changed_keys(before: object, after: object, at: str = "") -> list[str]:
-    """Dotted keys whose values differ, with both values."""
-    if isinstance(before, dict) and isinstance(after, dict):
-        found = []
-        for key in dict.fromkeys([*before, *after]):
-            path = f"{at}.{key}" if at else str(key)
-            found += changed_keys(before.get(key), after.get(key), path)
-        return found
-    if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
-        return [
-            line for i, pair in enumerate(zip(before, after, strict=True)) for line in changed_keys(*pair, f"{at}[{i}]")
-        ]
-    return [] if before == after else [f"{at}: was {json.dumps(before)}, is {json.dumps(after)}"]
 
 
 def command_line() -> tuple[str, ...]:

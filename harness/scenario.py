@@ -10,26 +10,34 @@ import hashlib
 import json
 from collections.abc import Sequence
 
+from harness._scenario_accuracy import Accept, Check, Measure, Sim, Wer
 from harness._scenario_bench import RESERVED_BODY, Bench, Block, Dataset, Endpoint, Modality
 from harness._scenario_load import load_scenario
-from harness._scenario_model import Arm, Order, Scenario, Server, ServerKind, Validity
+from harness._scenario_model import Arm, Order, Profiling, Scenario, Server, ServerKind, Until, Validity
 from harness._scenario_types import Scalar
 from harness.errors import UsageError
 
 __all__ = [
     "RESERVED_BODY",
+    "Accept",
     "Arm",
     "Bench",
     "Block",
+    "Check",
     "Dataset",
     "Endpoint",
+    "Measure",
     "Modality",
     "Order",
+    "Profiling",
     "Scalar",
     "Scenario",
     "Server",
     "ServerKind",
+    "Sim",
+    "Until",
     "Validity",
+    "Wer",
     "load_scenario",
     "narrow",
     "scenario_sha256",
@@ -48,14 +56,14 @@ def narrow(
     """The part of a scenario that the command line asked for.
 
     Parameters:
-        only: bench names or glob patterns; empty keeps all. `warm` always stays.
+        only: names or glob patterns of benches and accuracy checks; empty keeps all. `warm` always stays.
         rounds: in place of the file's.
         arms: arm names; empty keeps all.
 
     Raises:
         UsageError: a name or pattern that fits nothing, no round, or the baseline arm left out.
     """
-    names = [bench.name for bench in scenario.benches]
+    names = [bench.name for bench in scenario.loads]
     for pattern in only:
         if not fnmatch.filter(names, pattern):
             raise UsageError(f"--only: found {pattern!r}; allowed: {', '.join(names)} (or a pattern that fits one)")
@@ -66,17 +74,19 @@ def narrow(
         raise UsageError(f"--arms: found no baseline; allowed: a choice with the baseline arm, {scenario.baseline}")
     if rounds is not None and rounds < 1:
         raise UsageError(f"--rounds: found {rounds}; allowed: 1 or more")
+
+    def wanted(name: str) -> bool:
+        return not only or name == "warm" or any(fnmatch.fnmatchcase(name, pattern) for pattern in only)
+
     kept = {name: arm for name, arm in scenario.arms.items() if not arms or name in arms}
     return scenario.model_copy(
         update={
-            "benches": tuple(
-                bench
-                for bench in scenario.benches
-                if not only or bench.name == "warm" or any(fnmatch.fnmatchcase(bench.name, pattern) for pattern in only)
-            ),
+            "benches": tuple(bench for bench in scenario.benches if wanted(bench.name)),
+            "checks": tuple(check for check in scenario.checks if wanted(check.name)),
             "rounds": rounds or scenario.rounds,
             "arms": kept,
+            "profile": scenario.profile if scenario.profile and wanted(scenario.profile.bench) else None,
             # A Latin square of one arm is one arm after the other.
-            "order": "alternate" if len(kept) == 1 and scenario.order == "latin" else scenario.order,
+            "order": "alternate" if len(kept) == 1 and scenario.order in ("latin", "aa") else scenario.order,
         }
     )

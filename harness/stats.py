@@ -10,7 +10,7 @@ bootstrap.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -174,7 +174,12 @@ def judge(interval: Interval | None, band: Interval, *, higher_is_better: bool) 
 
 
 def compare(
-    pairs: Sequence[Pair], metric: Metric = REQUEST_THROUGHPUT, *, threshold: float, level: float = LEVEL
+    pairs: Sequence[Pair],
+    metric: Metric = REQUEST_THROUGHPUT,
+    *,
+    threshold: float,
+    floor: Callable[[int], float] | None = None,
+    level: float = LEVEL,
 ) -> Comparison:
     """Compare one arm with the baseline on one bench.
 
@@ -182,6 +187,7 @@ def compare(
         pairs: all pairs of one bench and arm, one a round.
         metric: what to compare.
         threshold: half-width of the band called `same`, as a share.
+        floor: by how much the host is known to vary by itself in so many rounds, as a share; it widens the band.
         level: confidence level of the interval.
 
     A pair without a usable value of the metric is dropped with its reason, never counted as 0.
@@ -203,7 +209,7 @@ def compare(
         except MetricAbsent as absent:
             dropped.append(DroppedPair(pair.round, bench, arm, (str(absent),)))
 
-    band = same_band(threshold)
+    band = same_band(threshold if floor is None else max(threshold, floor(len(rounds))))
     base_mean = other_mean = ratio = geometric = None
     spread = interval = None
     verdict = Verdict.INVALID

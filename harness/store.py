@@ -1,7 +1,7 @@
 """The results directory: atomic records, one writer, and nothing that a crash can leave half true.
 
 results/<run>/manifest.json, scenario.yaml, trials/<slug>/{trial.json, server.log, samples.csv, <bench>.json,
-<bench>.requests.jsonl}, report.md, figures/
+<bench>.requests.jsonl, <check>.audio/}, accuracy/, report.md, figures/
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import fcntl
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -19,7 +19,16 @@ from pydantic import ValidationError
 
 from harness.atomic import write_atomic
 from harness.errors import RecordError, UsageError
-from harness.records import SCHEMA, CellRecord, Manifest, PlannedTrial, Record, RequestRecord, TrialRecord
+from harness.records import (
+    SCHEMA,
+    CellRecord,
+    Manifest,
+    NoiseRecord,
+    PlannedTrial,
+    Record,
+    RequestRecord,
+    TrialRecord,
+)
 
 R = TypeVar("R", bound=Record)
 
@@ -104,11 +113,56 @@ class RunStore:
         """Ends a trial: written last, its presence says that everything before it is whole."""
         write_atomic(self.trial_dir(record) / "trial.json", _bytes(record))
 
+    def pass_dir(self, trial: PlannedTrial | TrialRecord, number: int) -> Path:
+        """Where the cells of a pass over the benches lie; those of the first, which counts, in the trial's folder."""
+        return self.trial_dir(trial) if number == 1 else self.trial_dir(trial) / f"pass{number}"
+
+    def begin_pass(self, trial: PlannedTrial, number: int) -> Path:
+        """The folder of a pass, made if it is not there."""
+        folder = self.pass_dir(trial, number)
+        folder.mkdir(exist_ok=True)
+        return folder
+
     def write_cell(self, trial: PlannedTrial, cell: CellRecord, requests: tuple[RequestRecord, ...]) -> None:
-        folder, bench = self.trial_dir(trial), cell.cell.bench
+        folder, bench = self.begin_pass(trial, cell.cell.pass_number), cell.cell.bench
         lines = b"".join(request.model_dump_json().encode() + b"\n" for request in requests)
         write_atomic(folder / f"{bench}.requests.jsonl", lines)
         write_atomic(folder / f"{bench}.json", _bytes(cell))
+
+    def write_audio(self, trial: PlannedTrial, check: str, index: int, wav: bytes) -> None:
+        """Keeps the speech of one answer; before the cell, whose presence says that all of it is there."""
+        write_atomic(self.audio_path(trial, check, index), wav)
+
+    def audio_path(self, trial: PlannedTrial | TrialRecord, check: str, index: int) -> Path:
+        """Where the speech of one answer lies, if it had any."""
+        return self.trial_dir(trial) / f"{check}.audio" / f"{index:05d}.wav"
+
+    def accuracy_path(self, name: str) -> Path:
+        """A file of accuracy: `<check>.items.jsonl`, `<check>/<slug>.jsonl`, `<check>/summary.json`."""
+        return self.path / "accuracy" / name
+
+    def write_lines(self, name: str, records: Iterable[Record]) -> None:
+        """Writes records below accuracy/, a line each."""
+        write_atomic(self.accuracy_path(name), b"".join(one.model_dump_json().encode() + b"\n" for one in records))
+
+    def read_lines(self, name: str, kind: type[R]) -> tuple[R, ...]:
+        path = self.accuracy_path(name)
+        return tuple(_parse(line, path, kind) for line in _load(path).splitlines())
+
+    def write_summary(self, name: str, record: Record) -> None:
+        write_atomic(self.accuracy_path(f"{name}/summary.json"), _bytes(record))
+
+    def read_summary(self, name: str, kind: type[R]) -> R | None:
+        """What a check's scores come to; None where it was not scored."""
+        path = self.accuracy_path(f"{name}/summary.json")
+        return _read(path, kind) if path.exists() else None
+
+    def keep(self, name: str, source: Path) -> None:
+        """Copies a file into the run, under this path below it."""
+        write_atomic(self.path / name, _load(source))
+
+    def cell(self, trial: TrialRecord, bench: str) -> CellRecord:
+        return _read(self.trial_dir(trial) / f"{bench}.json", CellRecord)
 
     def finished(self, trial: PlannedTrial) -> TrialRecord | None:
         """The trial's record, if it ended well."""
@@ -118,15 +172,16 @@ class RunStore:
         record = _read(path, TrialRecord)
         return record if record.status == "finished" else None
 
-    def whole(self, record: TrialRecord, benches: Sequence[str]) -> bool:
+    def whole(self, record: TrialRecord, benches: Sequence[str], passes: int = 1) -> bool:
         """Whether a finished trial still has a cell of each bench, and one line of requests for each prompt."""
         if set(record.benches) != set(benches):
             return False
         try:
             return all(
-                len(self.requests(record, bench))
-                == _read(self.trial_dir(record) / f"{bench}.json", CellRecord).num_prompts
+                len(self.requests(record, bench, number))
+                == _read(self.pass_dir(record, number) / f"{bench}.json", CellRecord).num_prompts
                 for bench in benches
+                for number in range(1, passes + 1)
             )
         except RecordError:
             return False
@@ -137,16 +192,28 @@ class RunStore:
         return tuple(_read(path, TrialRecord) for path in paths if path.exists())
 
     def cells(self) -> tuple[CellRecord, ...]:
-        """The cells of the trials that ended, in the order of the plan and of the benches."""
+        """The cells of the trials that ended, in the order of the plan and of the benches; of the first pass alone."""
         return tuple(
             _read(self.trial_dir(trial) / f"{bench}.json", CellRecord)
             for trial in self.trials()
             for bench in trial.benches
         )
 
-    def requests(self, trial: PlannedTrial | TrialRecord, bench: str) -> tuple[RequestRecord, ...]:
-        path = self.trial_dir(trial) / f"{bench}.requests.jsonl"
+    def requests(
+        self, trial: PlannedTrial | TrialRecord, bench: str, pass_number: int = 1
+    ) -> tuple[RequestRecord, ...]:
+        path = self.pass_dir(trial, pass_number) / f"{bench}.requests.jsonl"
         return tuple(_parse(line, path, RequestRecord) for line in _load(path).splitlines())
+
+    def write_noise(self, noise: NoiseRecord | None) -> None:
+        """Keeps the noise floors that hold for this run, where its host has any."""
+        if noise is not None:
+            write_atomic(self.path / "noise.json", _bytes(noise))
+
+    def noise(self) -> NoiseRecord | None:
+        """The noise floors that hold for this run; None where its host had none when it started."""
+        path = self.path / "noise.json"
+        return _read(path, NoiseRecord) if path.exists() else None
 
     def write_report(self, name: str, content: str | bytes) -> Path:
         """Writes a file of the report, `report.md` or `figures/ratio.png`."""

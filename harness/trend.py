@@ -16,7 +16,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -152,16 +152,19 @@ def points_of(changes: Iterable[Changes]) -> tuple[Point, ...]:
     return tuple(points)
 
 
-def new_alarms(series: Series, *, threshold: float) -> tuple[Alarm, ...]:
+def new_alarms(
+    series: Series, *, threshold: float, watched: Callable[[RowSeries], bool] = lambda _row: True
+) -> tuple[Alarm, ...]:
     """Changes for the worse that the last night makes certain and nobody was told of.
 
     Parameters:
         threshold: smallest change of the ratio that matters, as a share.
+        watched: which rows to look at.
 
     Raises:
         MissingDependency: `ruptures` is not installed.
     """
-    found = (_alarm(series, row, threshold) for row in rows_of(series.nights))
+    found = (_alarm(series, row, threshold) for row in rows_of(series.nights) if watched(row))
     return tuple(alarm for alarm in found if alarm is not None)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 
 import aiohttp
 
-from harness.client import LoadResult, VllmBench, VllmBenchLoad, drive, measure
+from harness.accuracy.speech_file import wav_bytes
+from harness.client import AudioError, LoadResult, VllmBench, VllmBenchLoad, drive, measure, pcm_of
 from harness.client.small_request import SmallRequests
 from harness.errors import (
     BenchError,
@@ -22,8 +23,9 @@ from harness.errors import (
     SettleTimeout,
 )
 from harness.loads import Load, Loads
+from harness.profiling import no_profile, no_profile_caveats, profile_bench
 from harness.progress import Progress
-from harness.provenance import source_tree, utc_now
+from harness.provenance import utc_now
 from harness.records import (
     Caveat,
     CellInfo,
@@ -32,9 +34,10 @@ from harness.records import (
     MemoryPoint,
     MetricsDelta,
     PlannedTrial,
+    Profile,
     TrialRecord,
 )
-from harness.scenario import Scenario
+from harness.scenario import Check, Scenario
 from harness.servers.arm import ResolvedArm
 from harness.servers.kinds import ServerKind
 from harness.servers.launch import Launch, free_port
@@ -42,8 +45,11 @@ from harness.servers.live import Live, verify
 from harness.servers.process import StopReport
 from harness.servers.ready import wait_ready
 from harness.servers.running import RunningServer
+from harness.setting import Setting, look_around
 from harness.store import RunStore
 from harness.telemetry.counters import HIT_COUNTERS, hit_counters, metrics_delta
+from harness.telemetry.gpu_watch import watch_gpus
+from harness.telemetry.growth import memory_growth
 from harness.telemetry.log_scan import scan_log
 from harness.telemetry.memory import MemorySampler, NoMemory
 from harness.telemetry.meter import Meter, Reading
@@ -70,9 +76,13 @@ class _Facts:
     memory_ready: MemoryPoint | None = None
     memory_end: MemoryPoint | None = None
     memory_peak: MemoryPoint | None = None
+    memory_passes: list[MemoryPoint | None] = field(default_factory=list)
     benches: list[str] = field(default_factory=list)
     failure: str | None = None
     log_size: int | None = None
+    cells: list[CellRecord] = field(default_factory=list)
+    gpu_caveats: tuple[Caveat, ...] = ()
+    profile: Profile | None = None
 
 
 class Trial:
@@ -97,7 +107,7 @@ class Trial:
         self._scenario, self._planned, self._arm, self._kind = scenario, planned, arm, kind
         self._loads, self._tokenizer, self._store, self._progress = loads, tokenizer, store, progress
         self._vllm_bench = vllm_bench
-        self._facts = _Facts()
+        self._facts, self._pass = _Facts(), 1
 
     async def run(self) -> TrialRecord:
         """Runs the trial and writes its records.
@@ -107,13 +117,17 @@ class Trial:
         """
         folder = self._store.begin_trial(self._planned)
         started_at, load_1m = utc_now(), os.getloadavg()[0]
+        setting = look_around(self._scenario, self._arm)
         launch = self._kind.command(self._arm, self._scenario, free_port(), folder)
         self._progress.phase("starting the server")
         try:
             with self._kind.start(launch, self._scenario.server.stop_timeout) as server:
-                await self._drive(server, launch)
+                with watch_gpus(setting.gpus, server.root_pid) as gpus:
+                    await self._drive(server, launch)
+                self._facts.gpu_caveats = gpus.caveats()
+                await self._profile(server, launch)
                 self._progress.phase("stopping the server")
-                if server.alive:
+                if server.alive and self._facts.log_size is None:
                     self._facts.log_size = launch.log_path.stat().st_size
                 stopped = server.stop()
         except BenchError as error:
@@ -121,7 +135,7 @@ class Trial:
             raise
         if stopped.stopped_by == "died" and self._facts.failure is None:
             self._facts.failure = self._named("the server died after its last bench", launch)
-        record = self._record(launch, server.pid, started_at, load_1m, stopped)
+        record = self._record(launch, server.pid, started_at, load_1m, setting, stopped)
         self._store.write_trial(record)
         return record
 
@@ -138,8 +152,13 @@ class Trial:
                     facts.live, facts.memory_ready = live, memory.point()
                     meter = Meter(session, requests, live.rule, live.pages, self._planned.slug, _SETTLE_S)
                     await meter.calibrate()
-                    for load in self._loads.all:
-                        await self._measure(load, session, server, launch, meter, memory, live)
+                    for number in range(1, self._scenario.passes + 1):
+                        self._pass = number
+                        for load in self._loads.all:
+                            await self._measure(load, session, server, launch, meter, memory, live)
+                            if facts.failure is not None:
+                                break
+                        facts.memory_passes.append(memory.point())
                         if facts.failure is not None:
                             break
                 except ServerDied as error:
@@ -151,6 +170,20 @@ class Trial:
             return NoMemory()
         pid = self._kind.stage0_pid(server.root_pid)
         return MemorySampler(pid, server.root_pid, launch.trial_dir / "samples.csv", with_root=not server.ours)
+
+    async def _profile(self, server: RunningServer, launch: Launch) -> None:
+        """Profiles stage 0, once in each arm, after all that is measured; what its log says meanwhile is no caveat."""
+        settings = self._scenario.profile
+        if settings is None or self._planned.round > 1 or self._facts.failure is not None or not server.alive:
+            return
+        if server.root_pid is None:
+            self._facts.profile = no_profile(settings, "the server's process is not to be seen from here")
+            return
+        self._facts.log_size = launch.log_path.stat().st_size
+        self._progress.phase(f"profiling {settings.bench}")
+        pid, timeout = self._kind.stage0_pid(server.root_pid), self._scenario.server.request_timeout
+        bench = next(load.bench for load in self._loads.all if load.bench.name == settings.bench)
+        self._facts.profile = await profile_bench(settings, bench, self._tokenizer, pid, launch, timeout)
 
     async def _first_request(self, requests: SmallRequests, server: RunningServer) -> float:
         """Seconds that the very first request takes: short, its prompt the trial's own, two tokens back."""
@@ -181,6 +214,8 @@ class Trial:
         reasons: list[str] = []
         after: Reading | None = None
         result = await self._watched(load, session, launch)
+        if isinstance(bench, Check) and isinstance(result, LoadResult) and self._pass == 1:
+            self._keep_speech(bench, result)
         lag_ms = None if result is None else result.client_lag_ms
         if result is None:
             result = called_off(len(load.prompts), datetime.fromisoformat(started_at), _HUNG)
@@ -194,8 +229,16 @@ class Trial:
                 reasons.append(_HUNG if server.alive else "the server process died")
                 self._facts.failure = self._named(f"{death} during bench {bench.name}", launch)
         cell = self._cell(load, result, lag_ms, before, after, started_at, memory.point(), reasons, live)
-        self._facts.benches.append(bench.name)
+        if self._pass == 1:
+            self._facts.benches.append(bench.name)
+        self._facts.cells.append(cell)
         self._progress.cell(cell)
+
+    def _keep_speech(self, check: Check, result: LoadResult) -> None:
+        """Whatever came as speech: an answer without any is scored as such."""
+        for raw in result.requests:
+            with suppress(AudioError):
+                self._store.write_audio(self._planned, check.name, raw.index, wav_bytes(*pcm_of(raw)))
 
     async def _read(self, meter: Meter) -> Reading:
         try:
@@ -219,7 +262,7 @@ class Trial:
                 base_url=launch.base_url,
                 model=launch.model_name,
                 tokenizer=self._tokenizer,
-                folder=launch.trial_dir,
+                folder=self._store.begin_pass(self._planned, self._pass),
                 timeout_s=request_timeout,
                 on_progress=lambda done, _total: self._progress.request(done),
             )
@@ -276,7 +319,8 @@ class Trial:
                 position=self._planned.position,
                 arm=self._planned.arm,
                 bench=bench.name,
-                reported=bench.reported,
+                reported=bench.reported and self._pass == 1,
+                pass_number=self._pass,
                 started_at=started_at,
                 finished_at=utc_now(),
                 modalities=bench.modalities,
@@ -298,15 +342,19 @@ class Trial:
             queries=queries,
             hits=hits,
             rate=hits / queries if queries else None,
-            ideal=0.0 if live.caching is False else self._loads.ideal(live.block_size)[load.bench.name],
+            ideal=0.0 if live.caching is False else self._ideal(load, live),
         )
+
+    def _ideal(self, load: Load, live: Live) -> float | None:
+        # Later passes find what the first left, as far as the cache could hold it.
+        return self._loads.ideal(live.block_size)[load.bench.name] if self._pass == 1 else None
 
     def _named(self, message: str, launch: Launch) -> str:
         log = "" if str(launch.log_path) in message else f"; its log: {launch.log_path}"
         return f"trial {self._planned.slug}: {message}{log}"
 
     def _record(
-        self, launch: Launch, pid: int | None, started_at: str, load_1m: float, stopped: StopReport
+        self, launch: Launch, pid: int | None, started_at: str, load_1m: float, setting: Setting, stopped: StopReport
     ) -> TrialRecord:
         facts = self._facts
         unchecked = (Caveat(kind="not checked", message=what, line=None) for what in self._kind.unchecked(self._arm))
@@ -325,17 +373,28 @@ class Trial:
             pid=pid,
             port=launch.port,
             versions=self._kind.versions(self._arm),
-            sources=() if self._arm.source is None else (source_tree(launch.cwd, "server"),),
+            sources=setting.sources,
             cache_config={} if facts.live is None else dict(facts.live.config),
             time_to_ready=facts.time_to_ready,
             first_request=facts.first_request,
             memory_ready=facts.memory_ready,
             memory_end=facts.memory_end,
             memory_peak=facts.memory_peak,
+            memory_passes=tuple(facts.memory_passes),
             benches=tuple(facts.benches),
             stopped_by=stopped.stopped_by,
             load_1m=load_1m,
-            caveats=(*unchecked, *scan_log(launch.log_path, facts.log_size)),
+            caveats=(
+                *unchecked,
+                *facts.gpu_caveats,
+                *memory_growth(facts.cells),
+                *no_profile_caveats(facts.profile),
+                *scan_log(launch.log_path, facts.log_size),
+            ),
+            host=setting.host,
+            model=setting.model,
+            gpus=setting.gpus,
+            profile=facts.profile,
         )
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import base64
 import json
+import mimetypes
 from pathlib import Path
 from typing import Any
 
 from harness.errors import UsageError
 from harness.scenario import RESERVED_BODY, Bench
-from harness.workloads.prompt import Prompt
+from harness.workloads.prompt import Part, Prompt, TextPart
 
+_WAV = "audio/wav"  # mimetypes says audio/x-wav
 PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions", "speech": "/v1/audio/speech"}
 
 
@@ -65,18 +67,25 @@ def _completion(bench: Bench, prompt: Prompt) -> dict[str, Any]:
 
 
 def _messages(prompt: Prompt) -> list[dict[str, Any]]:
-    content: list[dict[str, Any]] = [{"type": "text", "text": prompt.text}]
+    messages: list[dict[str, Any]] = [
+        {"role": turn.role, "content": [_part(part) for part in turn.parts]} for turn in prompt.chat
+    ]
     if prompt.heard is not None:
-        content.insert(0, {"type": "audio_url", "audio_url": {"url": _data_url(prompt.heard.path)}})
-    user = {"role": "user", "content": content}
-    if prompt.system is None:
-        return [user]
-    return [{"role": "system", "content": [{"type": "text", "text": prompt.system}]}, user]
+        messages[-1]["content"].insert(0, {"type": "audio_url", "audio_url": {"url": _data_url(prompt.heard.path)}})
+    return messages
 
 
-def _data_url(recording: Path) -> str:
+def _part(part: Part) -> dict[str, Any]:
+    if isinstance(part, TextPart):
+        return {"type": "text", "text": part.text}
+    address = part.source if isinstance(part.source, str) else _data_url(part.source)
+    return {"type": part.kind, part.kind: {"url": address}}
+
+
+def _data_url(path: Path) -> str:
     try:
-        data = recording.read_bytes()
+        data = path.read_bytes()
     except OSError as error:
-        raise UsageError(f"{recording}: cannot be read: {error.strerror}") from None
-    return f"data:audio/wav;base64,{base64.b64encode(data).decode('ascii')}"
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    kind = _WAV if path.suffix.lower() == ".wav" else mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+    return f"data:{kind};base64,{base64.b64encode(data).decode('ascii')}"

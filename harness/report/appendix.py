@@ -8,6 +8,7 @@ from datetime import datetime
 from harness.records import TrialRecord
 from harness.report import words
 from harness.report.model import P99_SAMPLES, Report
+from harness.report.setting import setting_rows
 from harness.report.text import NONE, between, count, percent, table
 from harness.stats import LEVEL
 
@@ -31,6 +32,7 @@ def provenance(report: Report) -> str:
         ["CPU", f"{host.cpu_model}, {count(host.cpu_count, 'core')}, load {host.load_1m:.2f} at the start"],
         ["memory", f"{host.memory_bytes / 1024**3:.1f} GiB"],
         ["GPU", ", ".join(host.gpus) or "none"],
+        *setting_rows(report.trials),
         ["Python", host.python],
         ["versions", ", ".join(f"{name} {version}" for name, version in sorted(versions.items())) or NONE],
         *([f"source {name}", text] for name, text in _sources(report)),
@@ -97,8 +99,12 @@ def definitions(report: Report) -> str:
         "logarithms around it; the interval needs 2 rounds. The figure of throughput draws these. The two means differ "
         "where rounds do.",
         f"**verdict**: on request throughput. `same`: the interval lies inside {between(report.band)}, the practical "
-        f"threshold of {percent(band.practical_threshold, signed=False)} made even in logarithms; `faster`, "
-        "`slower`: it lies wholly outside; `inconclusive`: neither. Under 3 valid rounds it is advisory.",
+        f"threshold of {percent(band.practical_threshold, signed=False)} made even in logarithms, or inside the noise "
+        "floor where that is wider; `faster`, `slower`: it lies wholly outside; `inconclusive`: neither. Under 3 valid "
+        "rounds it is advisory.",
+        "**noise floor**: what the interval stays inside, 19 times of 20, with nothing changed: from the per-round "
+        "ratios of the baseline to itself (`bench run --aa`), for as many rounds as stand here, with Student's t for "
+        "the interval and Snedecor's F for how well its noise is known.",
         "**stage-0 hit**: tokens found over tokens looked up in the prefix cache around one bench, from the server's "
         "counters; **ideal hit**: what an unbounded cache of full blocks finds on these prompts in this order. "
         "The benches of one trial share one server, in file order, so a later bench may hit what an earlier one left; "

@@ -24,6 +24,29 @@ def to_json(report: Report) -> dict[str, Any]:
             {"bench": row.bench, "hit": _hit(row.hit), "mean": row.request_throughput, "rounds": row.rounds}
             for row in report.alone
         ],
+        "accuracy": [
+            {
+                "check": one.check.name,
+                "verdict": None if one.summary is None else one.summary.verdict,
+                "summary": None if one.summary is None else one.summary.model_dump(mode="json"),
+            }
+            for one in report.accuracy
+        ],
+        "uncertainty": [
+            {
+                "bench": row.bench,
+                "arm": row.arm,
+                "half_width": row.half_width,
+                "detectable": row.detectable,
+                "hodges_lehmann": None if row.opinion is None else row.opinion.hodges_lehmann,
+                "sign_flip_p": None if row.opinion is None else row.opinion.sign_flip_p,
+                "band": _interval(row.band),
+                "noise_floor_run": None if row.floor is None else row.floor.run,
+            }
+            for row in report.uncertainty
+        ],
+        "extensions": [one.model_dump(mode="json") for one in report.manifest.extensions],
+        "until_met": report.until_met,
         "notes": [
             {"kind": note.kind, "trial": note.trial, "bench": note.bench, "text": note.text, "log": note.log}
             for note in report.notes

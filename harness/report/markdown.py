@@ -5,14 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.report import appendix, details, words
+from harness.accuracy.decision import Verdict
+from harness.report import accuracy_text, appendix, details, evidence, words
 from harness.report.model import P99_SAMPLES, MainRow, PerformanceRow, Report, Series
+from harness.report.profiles import profiles
 from harness.report.reproduce import reproduce
 from harness.report.text import (
     NONE,
     between,
     difference,
-    gib,
     hit_rate,
     mean_and_interval,
     percent,
@@ -43,11 +44,15 @@ def render_markdown(report: Report, figures: Sequence[str] | None = ()) -> str:
         _head(report),
         _figures(figures),
         _main(report),
+        accuracy_text.section(report.accuracy),
+        evidence.uncertainty(report),
         details.rounds(report),
         _performance(report),
+        evidence.latency(report),
         details.cache_work(report),
+        profiles(report),
         _parity(report),
-        _memory(report),
+        evidence.memory(report),
         _starts(report),
         _notes(report),
         appendix.provenance(report),
@@ -64,6 +69,10 @@ def _head(report: Report) -> str:
     if (progress := words.progress(report)) is not None:
         lines.append(f"> **{progress}**")
     lines.append(words.verdict(report))
+    lines += [
+        told if verdict in (None, Verdict.PASS) else f"> **{told}**"
+        for verdict, told in accuracy_text.sentences(report.accuracy)
+    ]
     return "\n\n".join(lines)
 
 
@@ -147,7 +156,7 @@ def _main(report: Report) -> str:
         parts.append(
             "The ratio of means is the one in the sentence on top. The verdict goes by the interval around the "
             "geometric mean of the per-round ratios, which is what the figure draws: `same` means an interval inside "
-            f"{between(report.main[0].throughput.band)}. "
+            f"{between(report.band)}{', or the wider noise floor under Uncertainty' if report.noise else ''}. "
             "TTFP is the median audio time to first packet: lower is better."
         )
     return "\n\n".join(parts + (["\n".join(warnings)] if warnings else []))
@@ -239,19 +248,6 @@ def _parity(report: Report) -> str:
             "Answers to the same prompt, compared character by character and audio sample by audio sample. Servers "
             "that batch need not repeat themselves: read a row beside its control, the baseline against itself in "
             "two rounds. First difference is the median over the texts that differ, counted from 0.",
-        )
-    )
-
-
-def _memory(report: Report) -> str:
-    rows = [[row.arm, row.measure, gib(row.ready), gib(row.end), gib(row.peak)] for row in report.memory]
-    if not rows:
-        return ""
-    return "\n\n".join(
-        (
-            "## Memory (GiB)",
-            table(["arm", "measure", "ready", "end", "peak"], rows, left=2),
-            "Smallest to largest over the trials of an arm: when ready, after the last bench, and the highest sample.",
         )
     )
 

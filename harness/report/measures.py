@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from harness.records import CellRecord, Manifest, MemoryPoint, TrialRecord
+from harness.stats import Comparison
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +34,29 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class MemoryRow:
-    """Bytes of one measure of one arm over its trials."""
+    """Bytes of one measure of one arm over its trials.
+
+    Parameters:
+        passes: after each pass over the benches.
+        added: mean of the peaks over the baseline's, minus one; None for the baseline itself.
+    """
 
     arm: str
     measure: str
     ready: Spread | None
-    end: Spread | None
+    passes: tuple[Spread | None, ...]
     peak: Spread | None
+    added: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """Change of request throughput of an arm: geometric mean over its benches, smallest and largest of them."""
+
+    arm: str
+    mean: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,18 +97,42 @@ def hit_of(cells: Iterable[CellRecord], bench: str, arm: str) -> Hit:
     )
 
 
-def memory_of(arm: str, trials: tuple[TrialRecord, ...]) -> Iterable[MemoryRow]:
+def memory_of(arm: str, baseline: str, trials: tuple[TrialRecord, ...]) -> Iterable[MemoryRow]:
     mine = [trial for trial in trials if trial.arm == arm]
+    # Where no pass was recorded the end of the trial is that of its only one.
+    passes = [trial.memory_passes or (trial.memory_end,) for trial in mine]
     for measure, key in (("stage-0 VmRSS", "rss"), ("process tree PSS", "pss"), ("GPU", "gpu")):
         row = MemoryRow(
             arm=arm,
             measure=measure,
             ready=_bytes(key, (trial.memory_ready for trial in mine)),
-            end=_bytes(key, (trial.memory_end for trial in mine)),
+            passes=tuple(_bytes(key, points) for points in zip_longest(*passes)),
             peak=_bytes(key, (trial.memory_peak for trial in mine)),
+            added=_added(key, arm, baseline, trials),
         )
-        if row.ready or row.end or row.peak:
+        if row.ready or any(row.passes) or row.peak:
             yield row
+
+
+def _added(key: str, arm: str, baseline: str, trials: Iterable[TrialRecord]) -> float | None:
+    sides: dict[str, list[float]] = {arm: [], baseline: []}
+    for trial in trials:
+        value = None if trial.memory_peak is None else getattr(trial.memory_peak, key)
+        if trial.arm in sides and value is not None:
+            sides[trial.arm].append(float(value))
+    if arm == baseline or not all(sides.values()):
+        return None
+    mine, base = (math.fsum(values) / len(values) for values in sides.values())
+    return mine / base - 1.0
+
+
+def gain_of(arm: str, comparisons: Iterable[Comparison]) -> Gain | None:
+    """None where no bench has a valid round."""
+    found = [one.geometric for one in comparisons if one.arm == arm and one.geometric is not None]
+    if not found:
+        return None
+    mean = math.expm1(math.fsum(math.log1p(value) for value in found) / len(found))
+    return Gain(arm, mean, min(found), max(found))
 
 
 def _bytes(key: str, points: Iterable[MemoryPoint | None]) -> Spread | None:

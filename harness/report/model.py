@@ -9,15 +9,20 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from harness.extend import until_met
+from harness.noise import Floors, floors_by_row
 from harness.pairs import Pair, pair_up
 from harness.parity import Parity, over_rounds, parity
 from harness.recorded import scenario_of
-from harness.records import CellRecord, Manifest, PlannedTrial, TrialRecord
+from harness.records import CellRecord, Manifest, NoiseRecord, PlannedTrial, TrialRecord
 from harness.report import notes
+from harness.report.accuracy import AccuracyCheck, accuracy_of
 from harness.report.cache_work import CacheWorkRow, cache_work_of
-from harness.report.measures import Hit, Lag, MemoryRow, StartRow, hit_of, lag_of, memory_of, start_of
+from harness.report.measures import Gain, Hit, Lag, MemoryRow, StartRow, gain_of, hit_of, lag_of, memory_of, start_of
 from harness.report.notes import Note
+from harness.report.pooled import PooledRow, pooled_of
 from harness.report.rounds import RoundsRow, rounds_of
+from harness.report.uncertainty import UncertaintyRow, floor_of, uncertainty_of
 from harness.scenario import Bench, Scenario
 from harness.stats import (
     AUDIO_THROUGHPUT,
@@ -124,10 +129,18 @@ class Report:
     performance: tuple[PerformanceRow, ...]
     cache_work: tuple[CacheWorkRow, ...]
     parity: tuple[ParityRow, ...]
+    uncertainty: tuple[UncertaintyRow, ...]
+    pooled: tuple[PooledRow, ...]
+    noise: NoiseRecord | None
+    """The noise floors that held for this run."""
+    until_met: bool | None
+    """Whether every interval is as narrow as the scenario's `until` asks; None without that rule."""
     memory: tuple[MemoryRow, ...]
+    gains: tuple[Gain, ...]
     starts: tuple[StartRow, ...]
     client_lag: Lag | None
     notes: tuple[Note, ...]
+    accuracy: tuple[AccuracyCheck, ...] = ()
 
     @property
     def baseline(self) -> str:
@@ -156,7 +169,8 @@ def build_report(store: RunStore) -> Report:
     missing gives a report that says so.
     """
     manifest, trials, cells = store.manifest(), store.trials(), store.cells()
-    scenario = scenario_of(manifest)
+    scenario, noise = scenario_of(manifest), store.noise()
+    floors = floors_by_row(noise)
     pairs = pair_up(scenario, manifest.plan, trials, cells)
     ended = {(trial.round, trial.arm) for trial in trials}
     benches = [bench for bench in scenario.benches if bench.reported]
@@ -164,8 +178,12 @@ def build_report(store: RunStore) -> Report:
     # Without another arm there are no pairs: each cell stands for itself.
     standing = () if arms else _standing(trials, cells)
     main = tuple(
-        _main_row(bench, arm, pairs, cells, scenario) for bench in benches for arm in arms if _of(pairs, bench, arm)
+        _main_row(bench, arm, pairs, cells, scenario, floors)
+        for bench in benches
+        for arm in arms
+        if _of(pairs, bench, arm)
     )
+    throughput = [row.throughput for row in main]
     return Report(
         manifest=manifest,
         scenario=scenario,
@@ -184,12 +202,27 @@ def build_report(store: RunStore) -> Report:
             if (row := cache_work_of(bench.name, arm, _valid_cells(bench, arm, pairs, standing))) is not None
         ),
         parity=tuple(row for bench in benches for row in _parity_rows(store, bench, pairs, manifest.plan, cells)),
-        memory=tuple(row for arm in scenario.arms for row in memory_of(arm, trials)),
+        uncertainty=uncertainty_of(throughput, floors, scenario.validity.practical_threshold),
+        pooled=tuple(
+            row
+            for bench in benches
+            for arm in scenario.arms
+            for row in _pooled(store, bench, arm, _valid_cells(bench, arm, pairs, standing), manifest.plan)
+        ),
+        noise=noise,
+        until_met=until_met(scenario, throughput),
+        memory=tuple(row for arm in scenario.arms for row in memory_of(arm, scenario.baseline, trials)),
+        gains=tuple(gain for arm in arms if (gain := gain_of(arm, throughput)) is not None),
         starts=tuple(start_of(arm, trials) for arm in scenario.arms if any(trial.arm == arm for trial in trials)),
         client_lag=lag_of(manifest, cells),
         notes=notes.collect(
-            manifest, trials, cells, [one for row in main for one in (row.throughput, row.ttfp) if one is not None]
+            manifest,
+            trials,
+            cells,
+            [one for row in main for one in (row.throughput, row.ttfp) if one is not None],
+            scenario.rounds,
         ),
+        accuracy=accuracy_of(store, scenario, cells),
     )
 
 
@@ -197,16 +230,29 @@ def _of(pairs: Iterable[Pair], bench: Bench, arm: str) -> tuple[Pair, ...]:
     return tuple(pair for pair in pairs if pair.bench == bench.name and pair.arm == arm)
 
 
+def _pooled(
+    store: RunStore, bench: Bench, arm: str, cells: Sequence[CellRecord], plan: Iterable[PlannedTrial]
+) -> tuple[PooledRow, ...]:
+    trials = {(trial.round, trial.arm): trial for trial in plan}
+    return pooled_of(bench.name, arm, [store.requests(trials[cell.cell.round, arm], bench.name) for cell in cells])
+
+
 def _main_row(
-    bench: Bench, arm: str, pairs: tuple[Pair, ...], cells: Iterable[CellRecord], scenario: Scenario
+    bench: Bench,
+    arm: str,
+    pairs: tuple[Pair, ...],
+    cells: Iterable[CellRecord],
+    scenario: Scenario,
+    floors: Floors,
 ) -> MainRow:
     mine, threshold = _of(pairs, bench, arm), scenario.validity.practical_threshold
+    floor, ttfp = (floor_of(floors, bench.name, metric) for metric in (REQUEST_THROUGHPUT, MEDIAN_TTFP))
     return MainRow(
         bench=bench,
         arm=arm,
         hit=hit_of(cells, bench.name, arm),
-        throughput=compare(mine, REQUEST_THROUGHPUT, threshold=threshold),
-        ttfp=compare(mine, MEDIAN_TTFP, threshold=threshold) if "audio" in bench.modalities else None,
+        throughput=compare(mine, REQUEST_THROUGHPUT, threshold=threshold, floor=floor),
+        ttfp=compare(mine, MEDIAN_TTFP, threshold=threshold, floor=ttfp) if "audio" in bench.modalities else None,
     )
 
 

@@ -11,7 +11,10 @@ from harness.records import CellRecord, Manifest, SourceTree, TrialRecord
 from harness.report.text import listed
 from harness.stats import Comparison
 
-Kind = Literal["failed trial", "dropped pair", "invalid cell", "not reported", "resumed", "caveat", "source"]
+Kind = Literal[
+    "failed trial", "dropped pair", "replaced pair", "invalid cell", "not reported", "resumed",
+    "caveat", "source",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +33,18 @@ def collect(
     trials: Sequence[TrialRecord],
     cells: Sequence[CellRecord],
     comparisons: Sequence[Comparison],
+    rounds: int,
 ) -> tuple[Note, ...]:
-    """Every note of a run, the gravest kind first, then in plan order."""
+    """Every note of a run, the gravest kind first, then in plan order.
+
+    Parameters:
+        rounds: of the scenario; a dropped pair is replaced where as many valid ones are left.
+    """
     slugs = {(trial.round, trial.arm): trial.slug for trial in manifest.plan}
     return (
         *_failed(trials, slugs),
         # Two metrics of one pair are dropped for the same reason: say it once.
-        *dict.fromkeys(_dropped(comparisons, slugs)),
+        *dict.fromkeys(_dropped(comparisons, slugs, rounds)),
         *_invalid(cells, comparisons, slugs),
         *_unreported(cells, slugs),
         *_resumed(manifest, trials, slugs),
@@ -60,7 +68,7 @@ def _failed(trials: Iterable[TrialRecord], slugs: dict[tuple[int, str], str]) ->
             yield Note("caveat", slug, None, f"the server did not stop on SIGTERM: {how}", _log(slug))
 
 
-def _dropped(comparisons: Iterable[Comparison], slugs: dict[tuple[int, str], str]) -> Iterable[Note]:
+def _dropped(comparisons: Iterable[Comparison], slugs: dict[tuple[int, str], str], rounds: int) -> Iterable[Note]:
     for one in comparisons:
         for pair in one.dropped:
             sides = [slugs[pair.round, arm] for arm in (one.baseline, one.arm)]
@@ -68,7 +76,7 @@ def _dropped(comparisons: Iterable[Comparison], slugs: dict[tuple[int, str], str
                 # A reason about one side begins with its trial; its log is the one to read.
                 named = [slug for slug in sides if reason.startswith(f"{slug}: ")] or sides
                 yield Note(
-                    "dropped pair",
+                    "dropped pair" if len(one.rounds) < rounds else "replaced pair",
                     " / ".join(named),
                     one.bench,
                     f"round {pair.round}, {one.arm} against {one.baseline}: "

@@ -60,6 +60,8 @@ def _narrowing(command: Sequence[str]) -> Iterator[str]:
             given = (word,) if joined else (word, next(words, ""))
             if name in _NARROWING:
                 yield from given
+        elif word == "--aa":
+            yield word
 
 
 def _checkout(tree: SourceTree) -> Iterable[str]:

@@ -7,7 +7,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from harness.report import words
+from harness.accuracy.decision import Verdict as Accuracy
+from harness.report import accuracy_text, words
 from harness.report.markdown import ratio_cell, verdict_cell
 from harness.report.model import GRAVE, MainRow, Report
 from harness.report.text import NONE, between, hit_rate, listed, percent, significant
@@ -21,6 +22,13 @@ _STYLES = {
     Verdict.SAME: "cyan",
     Verdict.INCONCLUSIVE: "yellow",
     Verdict.INVALID: "magenta",
+}
+_ACCURACY = {
+    None: "yellow",
+    Accuracy.PASS: "green",
+    Accuracy.INCONCLUSIVE: "yellow",
+    Accuracy.FAIL: "bold red",
+    Accuracy.INVALID: "bold magenta",
 }
 
 
@@ -40,6 +48,8 @@ def render_terminal(report: Report, width: int = WIDE) -> RenderableType:
         Text(words.verdict(report).replace("`", "")),
         Text(_proof(report), style="dim"),
     ]
+    for verdict, told in accuracy_text.sentences(report.accuracy):
+        parts.append(Text(told.replace("`", ""), style=_ACCURACY[verdict]))
     for note in report.notes:
         place = " ".join(part for part in (note.trial, note.bench) if part)
         style = "red" if note.kind in GRAVE else "yellow"

@@ -44,6 +44,9 @@ def verdict(report: Report) -> str:
         sentences.append(
             f"{len(dropped)} of {count(pairs, 'measured pair')} did not count ({benches}); the reasons are below."
         )
+        replaced = sum(len(one.rounds) for one in report.manifest.extensions if one.reason == "replacement")
+        if replaced:
+            sentences.append(f"{count(replaced, 'round')} {'was' if replaced == 1 else 'were'} added in their place.")
     elif pairs:
         sentences.append(f"All {count(pairs, 'measured pair')} counted.")
     thin = [row for row in report.main if row.throughput.rounds and row.throughput.advisory]
@@ -70,7 +73,8 @@ def _detail(rows: list[MainRow], says: Verdict) -> str:
     if says is Verdict.INVALID:
         return _names(rows)
     if says is Verdict.SAME:
-        return f"within {between(rows[0].throughput.band)}: {_names(rows)}"
+        bands = list(dict.fromkeys(between(row.throughput.band) for row in rows))
+        return f"within {bands[0] if len(bands) == 1 else 'the band of each'}: {_names(rows)}"
     ordered = sorted(rows, key=lambda row: row.throughput.ratio or 0.0, reverse=says is Verdict.FASTER)
     return ", ".join(
         f"{row.bench.name} {percent(row.throughput.ratio)}" if row.throughput.ratio is not None else row.bench.name

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.errors import UsageError
@@ -20,13 +20,14 @@ _ASK = """
 import importlib.metadata as m, importlib.util as u, json, sys
 distributions, packages, groups = map(json.loads, sys.argv[1:])
 installed = reversed(list(m.distributions()))  # of two by one name the interpreter takes the first it comes to
-versions = {d.metadata["Name"]: d.version for d in installed if d.metadata["Name"] in distributions}
+installed = {d.metadata["Name"]: d for d in installed if d.metadata["Name"] in distributions}
 specs = {name: u.find_spec(name) for name in packages}
 print(json.dumps({
     "python": ".".join(map(str, sys.version_info[:3])),
-    "versions": versions,
+    "versions": {name: d.version for name, d in installed.items()},
     "packages": {name: list(s.submodule_search_locations or [s.origin])[0] for name, s in specs.items() if s},
     "plugins": {group: [e.name for e in m.entry_points(group=group)] for group in groups},
+    "origins": {name: url for name, d in installed.items() if (url := d.read_text("direct_url.json"))},
 }))
 """
 
@@ -40,12 +41,14 @@ class Installed:
         versions: of those distributions asked for that are installed, by name.
         packages: folder of those packages asked for that it could import, by name.
         plugins: names of the installed entry points of each group asked for.
+        origins: where those of the distributions came from that no index served, by name: their `direct_url.json`.
     """
 
     python: str
     versions: Mapping[str, str]
     packages: Mapping[str, str]
     plugins: Mapping[str, Sequence[str]]
+    origins: Mapping[str, str] = field(default_factory=dict)
 
 
 def interpreter_path(arm: ResolvedArm) -> str:

@@ -184,3 +184,8 @@ def resolve_server(scenario: Scenario, file: Path) -> tuple[ServerKind, dict[str
     except UsageError as error:
         raise UsageError(f"{file}: {error}") from error
     return kind, arms
+
+
+def voice_in_prompt(kind: KindName) -> bool:
+    """Whether a server writes a chat's reference voice into the prompt; vLLM-Omni hands it to the Talker beside it."""
+    return kind == "tiny-omni"

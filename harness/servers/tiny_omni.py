@@ -111,7 +111,7 @@ class TinyOmni:
 
 
 def _needs_audio(scenario: Scenario) -> bool:
-    return any("audio" in bench.modalities for bench in scenario.benches)
+    return any("audio" in bench.modalities for bench in scenario.loads)
 
 
 def _flags(arm: ResolvedArm, scenario: Scenario) -> list[str]:

@@ -149,7 +149,7 @@ class MemorySampler:
         pss: int | None = None
         gpu: int | None = None
         if slow:
-            pids = {self._pid, *_descendants(self._root), *({self._root} if self._with_root else ())}
+            pids = {self._pid, *descendants(self._root), *({self._root} if self._with_root else ())}
             shares = [share for pid in pids if (share := read_pss(pid)) is not None]
             pss = sum(shares) if shares else None
             gpu = None if self._gpu is None else self._gpu.read(pids)
@@ -226,7 +226,8 @@ def _read_text(path: Path) -> str:
         return ""
 
 
-def _descendants(pid: int) -> list[int]:
+def descendants(pid: int) -> list[int]:
+    """Processes below this one now, at any depth; none once it has ended."""
     try:
         return [child.pid for child in psutil.Process(pid).children(recursive=True)]
     except psutil.Error:

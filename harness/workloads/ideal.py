@@ -46,15 +46,20 @@ def ideal_hit_rates(
     return rates
 
 
-def served_ids(bench: Bench, prompts: Sequence[Prompt], tokenizer: Tokenizer) -> list[list[int]] | None:
+def served_ids(
+    bench: Bench, prompts: Sequence[Prompt], tokenizer: Tokenizer, *, voice_in_prompt: bool = False
+) -> list[list[int]] | None:
     """The ids the server sees for each prompt; None where it makes them of more than text.
 
     At the chat endpoint: the chat template over the system message, if any, and one user message, with the request's
     `chat_template_kwargs`. A recording in the chat becomes as many tokens as the model makes of it. At the completions
     endpoint: the text with the tokenizer's own special tokens around it, the server's default there. At the speech
     endpoint the model's own code writes the prompt.
+
+    Parameters:
+        voice_in_prompt: whether the server writes a reference voice into the chat, so that it alone knows the ids.
     """
-    if bench.endpoint == "speech" or any(prompt.heard is not None for prompt in prompts):
+    if bench.endpoint == "speech" or any(_only_the_server_knows(prompt, voice_in_prompt) for prompt in prompts):
         return None
     if bench.endpoint == "completions":
         return tokenizer.encode_all([prompt.text for prompt in prompts], specials=True)
@@ -68,9 +73,16 @@ def prompt_tokens(prompts: Sequence[Prompt], served: Sequence[Sequence[int]] | N
     return sum(prompt.prompt_len for prompt in prompts) if served is None else sum(len(ids) for ids in served)
 
 
+def _only_the_server_knows(prompt: Prompt, voice_in_prompt: bool) -> bool:
+    return (
+        prompt.heard is not None
+        or (voice_in_prompt and prompt.voice is not None)
+        or any(turn.has_media for turn in prompt.chat)
+    )
+
+
 def _messages(prompt: Prompt) -> list[dict[str, str]]:
-    user = {"role": "user", "content": prompt.text}
-    return [user] if prompt.system is None else [{"role": "system", "content": prompt.system}, user]
+    return [{"role": turn.role, "content": turn.text} for turn in prompt.chat]
 
 
 class _Cache:

@@ -9,7 +9,6 @@ the requests are those of `vllm bench serve --omni --disable-shuffle --no-oversa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -57,25 +56,31 @@ def seed_tts_prompts(bench: Bench, tokenizer: Tokenizer) -> tuple[Prompt, ...]:
     utterances = read_utterances(bench)
     if bench.task == "transcribe":
         asked = len(tokenizer.encode(TRANSCRIBE))
-        return tuple(Prompt(TRANSCRIBE, asked, bench.output, heard=said.recording) for said in utterances)
+        return tuple(
+            Prompt(
+                TRANSCRIBE,
+                asked,
+                bench.output,
+                heard=said.recording,
+                id=said.name,
+                expected=said.recording.transcript,
+            )
+            for said in utterances
+        )
     system = SYSTEM if bench.endpoint == "chat" else None
     sent = [said.text if system is None else f"{system}\n{said.text}" for said in utterances]
     return tuple(
-        Prompt(said.text, len(ids), bench.output, system, voice=said.recording if bench.task == "clone" else None)
+        Prompt(
+            said.text,
+            len(ids),
+            bench.output,
+            system,
+            voice=said.recording if bench.task == "clone" else None,
+            id=said.name,
+            expected=said.text,
+        )
         for said, ids in zip(utterances, tokenizer.encode_all(sent), strict=True)
     )
-
-
-def missing_set(bench: Bench) -> Path | None:
-    """The file of a set that a bench needs and this machine lacks; None where it is here or none is needed."""
-    if bench.dataset != "seed_tts" or _meta(bench).is_file():
-        return None
-    return _meta(bench).resolve()
-
-
-def how_to_mend(meta: Path, benches: Sequence[str]) -> str:
-    """What a person is told of a set that is missing."""
-    return f"bench {', '.join(benches)}: found no {meta}; allowed: a copy of the Seed-TTS set, which is at {WHERE}"
 
 
 def read_utterances(bench: Bench) -> tuple[Utterance, ...]:
@@ -86,10 +91,7 @@ def read_utterances(bench: Bench) -> tuple[Utterance, ...]:
     """
     if bench.first is None:
         raise ValueError(f"bench {bench.name!r} is not of dataset seed_tts")
-    missing = missing_set(bench)
-    if missing is not None:
-        raise UsageError(how_to_mend(missing, [bench.name]))
-    meta = _meta(bench)
+    meta = meta_of(bench)
     start = bench.first - 1
     try:
         with meta.open(encoding="utf-8") as file:
@@ -104,7 +106,8 @@ def read_utterances(bench: Bench) -> tuple[Utterance, ...]:
     return tuple(_utterance(bench, meta, number, line) for number, line in enumerate(lines, bench.first))
 
 
-def _meta(bench: Bench) -> Path:
+def meta_of(bench: Bench) -> Path:
+    """The file that lists the set's utterances."""
     return Path(bench.path or "") / (bench.locale or "") / "meta.lst"
 
 

@@ -41,11 +41,14 @@ workloads:
       R4   32         16         4            4      2           8       3    inf
       R4o  32         16         4            4      2           8       3    2.5
 """
-TOP_KEYS = "schema, name, description, model, tokenizer, server, arms, rounds, order, seed, validity, workloads"
+TOP_KEYS = (
+    "schema, name, description, model, tokenizer, server, arms, rounds, order, until, passes, seed, validity, profile, "
+    "workloads, accuracy"
+)
 ARM_KEYS = "baseline, url, args, env, python, source, deploy, prefix_cache"
 BLOCK_KEYS = (
     "dataset, modalities, endpoint, client, ignore_eos, extra_body, request_rate, burstiness, reported, path, locale, "
-    "first, task, table"
+    "first, task, media, table"
 )
 HEADER = "name shared_prefix random_len output range_ratio concurrency prompts seed"
 NAME_RULE = "letters, digits and . _ + - after a first letter or digit"
@@ -140,7 +143,7 @@ def test_a_row_at_rate_inf_drops_its_blocks_burstiness(tmp_path: Path) -> None:
         (
             "rounds: 2",
             "rounds: 2\norder: abab",
-            ":12: order: found 'abab' (text); allowed: 'abba', 'alternate', 'random' or 'latin'",
+            ":12: order: found 'abab' (text); allowed: 'abba', 'alternate', 'random', 'latin' or 'aa'",
         ),
         (
             "  cache_on:",

@@ -10,8 +10,8 @@ from cell_factory import make_pairs
 
 from harness.errors import ScenarioError, UsageError
 from harness.gate import Changes, Outcome, changes_of, gate
-from harness.noise import NoiseFloor
 from harness.policy import Policy, load_policy
+from harness.records import NoiseFloor
 
 STEADY = (1.000, 1.004, 0.998, 1.002, 0.997, 1.001)
 SLOWER = tuple(0.95 * one for one in STEADY)
@@ -95,7 +95,7 @@ def test_a_row_that_the_stored_run_lacks_is_invalid() -> None:
 
 def test_the_noise_floor_widens_a_tolerance_and_not_a_claim() -> None:
     """A bound at zero or below gives way to what the host does by itself; a demanded gain does not."""
-    floor = {"DEC_h0": NoiseFloor(bench="DEC_h0", low=-0.08, high=0.07, rounds=6, run="aa")}
+    floor = {("DEC_h0", "request_throughput"): NoiseFloor(bench="DEC_h0", deviation=0.03, rounds=6, run="aa")}
     result = gate(policy(AT_LEAST), [changes(*SLOWER)], floors=floor)
     assert result.outcome is Outcome.PASS
     assert "noise floor (aa)" in result.checks[0].why

@@ -146,7 +146,14 @@ def test_a_server_that_changed_since_is_refused(tmp_path: Path) -> None:
     moved = make_trial(sources=(SourceTree(name="server", path=str(tmp_path), commit="c" * 40, dirty=False),))
     assert arm_differences("cache_off", [moved], {"torch": "2.0"}) == [
         "arm cache_off: version of torch was 1.0, is 2.0",
-        f"arm cache_off: source commit was {'c' * 40}, is outside version control",
+        f"arm cache_off: commit of server was {'c' * 40}, is outside version control",
+    ]
+    installed = SourceTree(name="vllm", path="https://host/vllm.git", commit="d" * 40, dirty=False)
+    built = make_trial(sources=(installed,))
+    assert arm_differences("cache_off", [built], {"torch": "1.0"}, [installed]) == []
+    other = installed.model_copy(update={"commit": "e" * 40})
+    assert arm_differences("cache_off", [built], {"torch": "1.0"}, [other]) == [
+        f"arm cache_off: commit of vllm was {'d' * 40}, is {'e' * 40}"
     ]
     assert arm_differences("cache_on", [moved], {"torch": "2.0"}) == []
 

@@ -1,0 +1,1 @@
+"""What the commands of `bench` do, behind the parser in `harness.cli`."""

@@ -1,0 +1,122 @@
+"""A recorded run under a policy: what `bench gate` decides. Reads records, starts nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from harness.accuracy.decision import Verdict
+from harness.accuracy.verdict import summaries_of, unscored
+from harness.errors import UsageError
+from harness.extend import comparisons
+from harness.gate import Changes, Check, GateResult, Outcome, changes_of, gate
+from harness.noise import floors_by_row
+from harness.pairs import Pair, pair_up
+from harness.policy import Policy
+from harness.recorded import scenario_of
+from harness.records import Manifest, TrialRecord
+from harness.scenario import Scenario
+from harness.store import RunStore
+
+_ACCURACY = {
+    Verdict.PASS: Outcome.PASS,
+    Verdict.FAIL: Outcome.REGRESSED,
+    Verdict.INCONCLUSIVE: Outcome.INCONCLUSIVE,
+    Verdict.INVALID: Outcome.INVALID,
+}
+
+
+def check_policy(policy: Policy, scenario: Scenario) -> None:
+    """Finds, before anything is started, a rule that no bench of the scenario could ever meet.
+
+    Raises:
+        UsageError: the rule, what was found and what is allowed.
+    """
+    benches = [bench.name for bench in scenario.benches if bench.reported]
+    arms = [arm for arm in scenario.arms if arm != scenario.baseline]
+    for number, rule in enumerate(policy.rules):
+        fits = any(rule.fits(bench, arm) for bench in (["*"] if rule.of_memory else benches) for arm in arms)
+        if not fits and not rule.optional:
+            raise UsageError(
+                f"rules[{number}]: found bench {rule.bench!r} and arm {rule.arm!r}, which fit nothing of scenario "
+                f"{scenario.name}; allowed: benches {', '.join(benches)}; arms {', '.join(arms) or 'none'}; "
+                "or optional: true"
+            )
+
+
+def run_changes(store: RunStore) -> tuple[Changes, ...]:
+    """Everything a policy can ask of a run.
+
+    Raises:
+        RecordError: a record is missing or unreadable.
+    """
+    manifest, trials = store.manifest(), store.trials()
+    scenario = scenario_of(manifest)
+    return changes_of(pair_up(scenario, manifest.plan, trials, store.cells()), trials, scenario.baseline)
+
+
+def gate_run(store: RunStore, policy: Policy, stored: RunStore | None = None) -> GateResult:
+    """Applies a policy to a run, which must itself be whole and valid.
+
+    Parameters:
+        stored: an earlier run to compare with, in place of the bounds on the change against the baseline arm.
+
+    Raises:
+        UsageError: a rule fits nothing, or the earlier run measured another load.
+        RecordError: a record is missing or unreadable.
+    """
+    manifest, trials = store.manifest(), store.trials()
+    scenario = scenario_of(manifest)
+    pairs = pair_up(scenario, manifest.plan, trials, store.cells())
+    if stored is not None:
+        _check_same_load(scenario, scenario_of(stored.manifest()), stored)
+    result = gate(
+        policy,
+        changes_of(pairs, trials, scenario.baseline),
+        stored=None if stored is None else run_changes(stored),
+        floors=floors_by_row(store.noise()),
+    )
+    whole = tuple(_invalid(why) for why in _why_invalid(manifest, scenario, trials, pairs))
+    return GateResult((*result.checks, *_accuracy(store), *whole))
+
+
+def _accuracy(store: RunStore) -> Iterable[Check]:
+    """A check per accuracy check of the scenario: it brings its own bound."""
+    for summary in summaries_of(store):
+        if summary.verdict is not None:
+            yield Check(summary.check, "", "accuracy", None, None, 0, None, _ACCURACY[summary.verdict], "")
+    for name in unscored(store):
+        why = f"not scored: bench score {store.path}"
+        yield Check(name, "", "accuracy", None, None, 0, None, Outcome.INCONCLUSIVE, why)
+
+
+def _why_invalid(
+    manifest: Manifest, scenario: Scenario, trials: Sequence[TrialRecord], pairs: Sequence[Pair]
+) -> tuple[str, ...]:
+    """What is wrong with a run as a whole, one sentence each."""
+    reasons = []
+    if missing := len(manifest.plan) - len(trials):
+        reasons.append(f"the run is unfinished: {missing} of {len(manifest.plan)} trials have no record")
+    if failed := [trial.slug for trial in trials if trial.status == "failed"]:
+        reasons.append(f"the server died in {', '.join(failed)}")
+    for row in comparisons(scenario, pairs):
+        # A pair that was replaced by another round is no loss.
+        if row.dropped and len(row.rounds) < scenario.rounds:
+            rounds = ", ".join(str(pair.round) for pair in row.dropped)
+            reasons.append(f"{row.bench}, {row.arm}: the pair of round {rounds} did not count and was not replaced")
+    return tuple(reasons)
+
+
+def _invalid(why: str) -> Check:
+    return Check("", "", "run", None, None, 0, None, Outcome.INVALID, why)
+
+
+def _check_same_load(now: Scenario, before: Scenario, stored: RunStore) -> None:
+    """Numbers of different loads may not be compared, whatever their names."""
+    earlier = {bench.name: bench for bench in before.benches}
+    changed = [bench.name for bench in now.benches if earlier.get(bench.name, bench) != bench]
+    if before.baseline != now.baseline:
+        changed.append(f"the baseline arm, {before.baseline} there and {now.baseline} here")
+    if changed:
+        raise UsageError(
+            f"{stored.path}: found another load in {', '.join(changed)}; allowed: a run of the same benches"
+        )

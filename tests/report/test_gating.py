@@ -1,0 +1,155 @@
+"""`bench gate` on recorded runs: the policy, the run's own validity, an earlier run, and the files CI reads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from night_run import BOUND, night, policy
+from typer.testing import CliRunner
+
+from harness.cli import app
+from harness.errors import UsageError
+from harness.gate import GateResult, Outcome
+from harness.gating import check_policy, gate_run
+from harness.junit import junit_xml
+from harness.noise import load_sha256
+from harness.policy import load_policy
+from harness.recorded import scenario_of
+from harness.records import Extension, NoiseFloor, NoiseRecord
+from harness.scenario import load_scenario
+from harness.store import RunStore
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def run_checks(result: GateResult) -> list[str]:
+    return [check.why for check in result.checks if check.metric == "run"]
+
+
+def test_a_slower_arm_regresses(tmp_path: Path) -> None:
+    """The bench whose whole interval breaks the bound is the one that is named."""
+    result = gate_run(night(tmp_path, 1, slower=0.2), policy(BOUND))
+    assert result.exit_code == 1
+    assert {check.bench for check in result.checks if check.outcome is Outcome.REGRESSED} >= {"DEC100_c4"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"skip": ("r04-2-cache_off",)}, "unfinished: 1 of 8 trials"),
+        ({"failed": ("r02-1-cache_on",)}, "the server died in r02-1-cache_on"),
+        ({"invalid": (("r02-1-cache_on", "DEC100_c4", "late"),)}, "DEC100_c4, cache_on: the pair of round 2"),
+    ],
+    ids=["unfinished", "failed trial", "dropped pair"],
+)
+def test_a_run_that_is_not_whole_and_valid_is_invalid(tmp_path: Path, changes: dict, reason: str) -> None:
+    """Whatever its other checks say."""
+    result = gate_run(night(tmp_path, 1, **changes), policy({**BOUND, "at_least": -0.9}))
+    assert result.exit_code == 4
+    assert any(reason in why for why in run_checks(result))
+
+
+def replaced(store: RunStore) -> RunStore:
+    """The run as if only three rounds had been planned, and the fourth added for one that did not count."""
+    manifest = store.manifest()
+    more = Extension(rounds=(4,), reason="replacement", why="a pair did not count", at="2026-01-01T00:00:00Z")
+    scenario = {**manifest.scenario, "rounds": 3}
+    store.write_manifest(manifest.model_copy(update={"scenario": scenario, "extensions": (more,)}))
+    return store
+
+
+def test_a_pair_that_was_replaced_is_no_loss(tmp_path: Path) -> None:
+    """As many rounds count as were planned."""
+    store = replaced(night(tmp_path, 1, invalid=(("r02-1-cache_on", "DEC100_c4", "late"),)))
+    result = gate_run(store, policy({**BOUND, "at_least": -0.9}))
+    assert result.exit_code == 0
+    assert run_checks(result) == []
+
+
+def test_an_earlier_run_of_another_load_is_refused(tmp_path: Path) -> None:
+    """Equal names are not equal loads."""
+    now, before = night(tmp_path, 1), night(tmp_path, 2)
+    assert gate_run(now, policy({**BOUND, "at_least": -0.5}), before).exit_code == 0
+    manifest = before.manifest()
+    benches = [{**bench, "prompts": bench["prompts"] + 1} for bench in manifest.scenario["benches"][:2]]
+    scenario = {**manifest.scenario, "benches": [*benches, *manifest.scenario["benches"][2:]]}
+    before.write_manifest(manifest.model_copy(update={"scenario": scenario}))
+    with pytest.raises(UsageError, match=r"found another load in warm, P1024_h0_c4; allowed: a run of the same"):
+        gate_run(now, policy(BOUND), before)
+
+
+def test_the_noise_floor_that_the_run_kept_widens_a_tolerance(tmp_path: Path) -> None:
+    """It is read from the run's folder, so that the same run is always judged alike."""
+    store = night(tmp_path, 1, slower=0.04)
+    narrow = policy({"bench": "P1024_h0_c4", "metric": "request_throughput", "at_least": -0.03})
+    assert gate_run(store, narrow).exit_code == 1
+    floor = NoiseFloor(bench="P1024_h0_c4", deviation=0.05, rounds=6, run="aa")
+    scenario = scenario_of(store.manifest())
+    loads = {"P1024_h0_c4": load_sha256(scenario, "P1024_h0_c4")}
+    store.write_noise(
+        NoiseRecord(host_class="h", scenario="synthetic", measured_at="2026", loads=loads, floors=(floor,))
+    )
+    assert gate_run(store, narrow).exit_code == 0
+
+
+def test_a_policy_that_cannot_fit_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    """The rule and what there is."""
+    scenario = scenario_of(night(tmp_path, 1).manifest())
+    check_policy(policy(BOUND, {"metric": "memory_peak_rss", "at_most": 0.1}), scenario)
+    with pytest.raises(UsageError, match=r"rules\[0\]: found bench 'NO\*'.*allowed: benches P1024_h0_c4"):
+        check_policy(policy({**BOUND, "bench": "NO*"}), scenario)
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "policies").glob("*.yaml")), ids=lambda path: path.name)
+def test_shipped_policies_fit_the_quickstart(file: Path) -> None:
+    """Each is valid and could be met."""
+    check_policy(load_policy(file), load_scenario(ROOT / "scenarios" / "quickstart.yaml"))
+
+
+def test_junit_counts_are_those_of_its_elements(tmp_path: Path) -> None:
+    """A case per check; regressed is a failure, invalid an error, inconclusive skipped, everything else passes."""
+    store = night(tmp_path, 1, slower=0.2, failed=("r02-1-cache_on",))
+    rules = (
+        BOUND,
+        {"bench": "AUD*", "metric": "request_throughput", "at_least": 0.0},
+        {**BOUND, "bench": "P1024_h94*"},
+    )
+    result = gate_run(store, policy(*rules))
+    root = ElementTree.fromstring(junit_xml(result, store.manifest()))
+    (suite,) = root
+    assert root.tag == "testsuites"
+    assert len(suite.findall("testcase")) == len(result.checks) == int(suite.attrib["tests"])
+    for attribute, element, outcome in (
+        ("failures", "failure", Outcome.REGRESSED),
+        ("errors", "error", Outcome.INVALID),
+        ("skipped", "skipped", Outcome.INCONCLUSIVE),
+    ):
+        expected = sum(check.outcome is outcome for check in result.checks)
+        assert expected > 0, outcome
+        assert len(suite.findall(f"testcase/{element}")) == int(suite.attrib[attribute]) == expected
+    allowed = {"testcase", "failure", "error", "skipped", "system-out"}
+    assert {element.tag for element in suite.iter()} - {"testsuite"} <= allowed
+    assert all(case.attrib["name"] and case.attrib["classname"] for case in suite.findall("testcase"))
+
+
+def test_the_command_tells_people_machines_and_ci(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit code, JSON, JUnit file and the job's summary agree."""
+    store = night(tmp_path, 1, slower=0.2)
+    rules = tmp_path / "policy.yaml"
+    rules.write_text("schema: 1\nrules:\n  - {metric: request_throughput, at_least: -0.10}\n")
+    summary = tmp_path / "summary.md"
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    words = ["gate", str(store.path), "--policy", str(rules), "--junit", str(tmp_path / "junit.xml"), "--json"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 1
+    data = json.loads(done.stdout)
+    assert (data["outcome"], data["exit_code"]) == ("regressed", 1)
+    assert "regressed" in summary.read_text()
+    suite = ElementTree.parse(tmp_path / "junit.xml").getroot()[0]
+    assert int(suite.attrib["failures"]) == sum(check["outcome"] == "regressed" for check in data["checks"])
+    people = CliRunner().invoke(app, words[:-1])
+    assert people.exit_code == 1
+    assert "DEC100_c4" in people.stdout
