@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from bench_process import bench, cells, only_run, requests_of
 
+pytestmark = pytest.mark.slow
+
 SET = Path(__file__).parents[2] / "datasets" / "speech_set"
 SCENARIO = """\
 schema: 1

@@ -18,6 +18,8 @@ from bench_process import bench, cells, only_run, wait_for
 import harness
 from harness.servers.launch import free_port
 
+pytestmark = pytest.mark.slow
+
 TOKENIZER = Path(harness.__file__).parent / "tiny_omni" / "assets"
 SCENARIO = """\
 schema: 1

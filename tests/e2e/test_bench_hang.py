@@ -7,12 +7,15 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
 from bench_process import cells, servers_of, write_scenario
 
 from harness.progress import Silent
 from harness.records import PlannedTrial
 from harness.runner import Runner
 from harness.scenario import load_scenario, narrow
+
+pytestmark = pytest.mark.slow
 
 
 class Stopper(Silent):

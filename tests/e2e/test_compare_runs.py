@@ -11,6 +11,8 @@ import pytest
 from bench_process import bench, only_run
 from lying_scenario import write_lies
 
+pytestmark = pytest.mark.slow
+
 
 def git(folder: Path, *words: str) -> str:
     who = {f"GIT_{role}_{key}": "a" for role in ("AUTHOR", "COMMITTER") for key in ("NAME", "EMAIL")}

@@ -12,6 +12,8 @@ from harness.report import build_report, render_markdown
 from harness.scenario import load_scenario, narrow
 from harness.telemetry.profile_shares import profile_shares
 
+pytestmark = pytest.mark.slow
+
 
 def with_profile(folder: Path, settings: str, **changes: int) -> Path:
     path = write_scenario(folder, **changes)

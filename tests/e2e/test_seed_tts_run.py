@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from bench_process import bench, cells, only_run
 
+pytestmark = pytest.mark.slow
+
 SET = Path(__file__).parents[1] / "golden" / "seed_tts"
 SCENARIO = """\
 schema: 1

@@ -13,6 +13,8 @@ from lying_scenario import name_of, write_lies
 from harness.report import build_report
 from harness.store import RunStore
 
+pytestmark = pytest.mark.slow
+
 LIES = ("none", "query", "no query", "hits", "tokens", "audio", "failure", "dropped", "backwards", "absent series")
 """In the order they run. What is absent stays so until another bench asks for something, so it is the last."""
 
