@@ -6,10 +6,9 @@ accuracy/<check>.items.jsonl (`Item`), accuracy/<check>/<slug>.jsonl (`ItemScore
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Literal
 
-from harness.accuracy.decision import Decision, Verdict
+from harness.accuracy.decision import Decision, Verdict, gravest
 from harness.records import SCHEMA, Record
 
 Language = Literal["en", "zh"]
@@ -123,26 +122,6 @@ class ParityFigures(Record):
     """Audio seconds over the baseline's, minus one."""
 
 
-class Judgement(Record):
-    """A `Decision` as it lies on disk."""
-
-    check: str
-    arm: str
-    baseline: str | None
-    limit: float
-    value: float | None
-    low: float | None
-    high: float | None
-    control: float | None
-    items: int
-    verdict: Verdict
-    reasons: tuple[str, ...]
-
-    @classmethod
-    def of(cls, decision: Decision) -> Judgement:
-        return cls(**{name: getattr(decision, name) for name in cls.model_fields})
-
-
 class CheckSummary(Record):
     """One check of a run: how its answers scored, with what, and whether that is accepted."""
 
@@ -157,14 +136,9 @@ class CheckSummary(Record):
     arms: tuple[ArmScores, ...]
     flips: tuple[Flipped, ...] = ()
     parity: tuple[ParityFigures, ...] = ()
-    judgements: tuple[Judgement, ...] = ()
+    judgements: tuple[Decision, ...] = ()
 
     @property
     def verdict(self) -> Verdict | None:
         """The gravest of its judgements; None where the scenario accepts anything."""
-        return gravest(one.verdict for one in self.judgements)
-
-
-def gravest(verdicts: Iterable[Verdict]) -> Verdict | None:
-    """The gravest verdict; None for none."""
-    return max(verdicts, key=list(Verdict).index, default=None)
+        return gravest(self.judgements) if self.judgements else None

@@ -14,7 +14,6 @@ from harness.accuracy.records import (
     Flipped,
     Item,
     ItemScore,
-    Judgement,
     ParityFigures,
     WerFigures,
 )
@@ -60,7 +59,7 @@ def summary_of(
         if check.measure == "choice"
         else (),
         parity=tuple(_parities(by_arm, baseline)) if check.measure == "parity" else (),
-        judgements=tuple(Judgement.of(one) for one in _judge(check, by_arm, baseline, others)),
+        judgements=tuple(_judge(check, by_arm, baseline, others)),
     )
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from harness.accuracy.decision import Verdict
-from harness.accuracy.records import CheckSummary, gravest
+from harness.accuracy.decision import Verdict, gravest
+from harness.accuracy.records import CheckSummary
 from harness.errors import ExitCode
 from harness.recorded import scenario_of
 from harness.store import RunStore
@@ -37,7 +37,8 @@ def unscored(store: RunStore) -> tuple[str, ...]:
 
 def accuracy_verdict(summaries: Iterable[CheckSummary]) -> Verdict | None:
     """The gravest verdict of all checks; None where nothing is judged."""
-    return gravest(verdict for one in summaries if (verdict := one.verdict) is not None)
+    judged = [decision for one in summaries for decision in one.judgements]
+    return gravest(judged) if judged else None
 
 
 def exit_code(summaries: Iterable[CheckSummary]) -> int:

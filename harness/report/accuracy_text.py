@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from harness.accuracy.bootstrap import LEVEL, RESAMPLES
-from harness.accuracy.decision import Verdict
-from harness.accuracy.records import ArmScores, CheckSummary, Judgement, WerFigures
+from harness.accuracy.decision import Decision, Verdict
+from harness.accuracy.records import ArmScores, CheckSummary, WerFigures
 from harness.report.accuracy import AccuracyCheck, AccuracyRow
 from harness.report.text import MINUS, NONE, difference, hit_rate, listed, percent, table
 
@@ -196,7 +196,7 @@ def _some(ids: tuple[str, ...]) -> str:
     return ", ".join(ids[:_NAMED]) + more
 
 
-def _value(judged: Judgement, value: float | None) -> str:
+def _value(judged: Decision, value: float | None) -> str:
     if value is None:
         return NONE
     if judged.check in _SHARES:
