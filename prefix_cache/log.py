@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 import torch
@@ -127,6 +129,7 @@ class OrderedLog:
             raise CacheTimeout(f"waited {self._timeout:g} s for {what}: {len(self._pending)} operations pending")
 
     def _work(self) -> None:
+        _give_way()
         # Rows are inference tensors and the mode belongs to a thread.
         with torch.inference_mode():
             while True:
@@ -150,3 +153,10 @@ class OrderedLog:
         except Exception as error:
             self.fail(error)
             operation.abandon(error)
+
+
+def _give_way() -> None:
+    # A batch thread does not push the thread that wakes it off its core: here, the engine's.
+    if hasattr(os, "SCHED_BATCH"):
+        with suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))

@@ -23,6 +23,7 @@ _Save = tuple[int, int]  # wall and thread time of one save
 _FIRST_DECODES = 32
 _FIRST_FRESH = 8  # saves of a fresh cache on blocks never written, the first of all included
 _FIRST_STEADY = 10
+_BUSY_SECONDS = 0.1
 
 
 class _Clock:
@@ -78,6 +79,7 @@ class Driver:
             return self._slots(subject, case)
         sample = Sample()
         settle()
+        keep_busy(_BUSY_SECONDS)
         cpu, thread = time.process_time_ns(), time.thread_time_ns()
         for step in islice(self._steps, case.steps):
             clock = _Clock()
@@ -200,6 +202,7 @@ class Driver:
         self._engine.forward(rows)
         if pause:
             settle()
+            keep_busy(_BUSY_SECONDS / 10)
         handle, save = clock.time(subject.save, native)
         if consume == "discard":
             consumed = clock.time(subject.discard, handle)
@@ -262,6 +265,17 @@ def settle(timeout: float = 30.0) -> None:
         now = time.process_time_ns() - time.thread_time_ns()
         quiet = quiet + 1 if now - last < 100_000 else 0
         last = now
+
+
+def keep_busy(seconds: float) -> None:
+    """Keeps the core from idling for so long, without touching memory.
+
+    An engine's thread has just run a forward when it calls the cache. Here it has waited, for the other side's batch
+    or for the cache's threads, and a core that was idle is slow for the next milliseconds.
+    """
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        pass
 
 
 def resident_bytes() -> int:
