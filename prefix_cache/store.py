@@ -16,7 +16,7 @@ from prefix_cache.pool import BufferPool
 from prefix_cache.slots import Slots
 
 _MAX_KEYS = 64
-_RUN = 16  # rows a run must have on average before copying runs beats one scatter or gather
+_RUN = 16  # rows a run must have on average before copying runs beats one scatter
 _Runs = list[tuple[int, int]]
 
 
@@ -88,10 +88,11 @@ class RowStore:
                 slot = int(blocks[block]) * self._block_size + offset
                 raise AbsentRow(f"{key!r}: {len(absent[key])} of {hit} hit rows are absent, the first at slot {slot}")
         layout = {key: (mirror.rows.shape[1:], mirror.rows.dtype) for key, mirror in self._mirrors.items()}
-        gathered, runs = pool.lease_rows(layout, hit + room), _runs(blocks)
+        gathered = pool.lease_rows(layout, hit + room)
         for key, mirror in self._mirrors.items():
             table = mirror.rows.view(len(self._touched), -1)
-            _gather(table, blocks, runs, gathered[key][:hit].view(len(blocks), -1))
+            # Any mode but the default, which goes by way of a buffer; the blocks were checked.
+            np.take(_whole_rows(table), blocks, out=_whole_rows(gathered[key][:hit].view(len(blocks), -1)), mode="clip")
             gathered[key][torch.from_numpy(absent[key])] = 0
         return gathered, sum(map(len, absent.values()))
 
@@ -135,16 +136,6 @@ def _whole_rows(rows: Tensor) -> npt.NDArray[np.void]:
     """A view with one opaque element per row, `rows` being contiguous."""
     flat = rows.reshape(len(rows), -1)
     return flat.view(torch.uint8).numpy().view(f"V{flat[0].nbytes}").reshape(-1)
-
-
-def _gather(table: Tensor, indices: Slots, runs: _Runs | None, out: Tensor) -> None:
-    """`out[:] = table[indices]`, run by run where there are few long runs."""
-    if runs is None:
-        torch.index_select(table, 0, torch.from_numpy(indices), out=out)
-        return
-    for start, stop in runs:
-        first = int(indices[start])
-        out[start:stop].copy_(table[first : first + stop - start])
 
 
 def _runs(indices: Slots) -> _Runs | None:
