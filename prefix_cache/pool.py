@@ -13,12 +13,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from prefix_cache.pages import lazy_pages
+
 Layout = Mapping[str, tuple[torch.Size, torch.dtype]]
 """Shape of one row and dtype, by key."""
 
 _SMALLEST = 1 << 16
 _SLACK = 8  # a buffer serves requests down to an eighth of its size
 _ALIGN = 64
+_HUGE = 1 << 21
 
 
 class BufferPool:
@@ -90,7 +93,11 @@ class BufferPool:
 
     def _allocate(self, nbytes: int) -> npt.NDArray[np.uint8]:
         size = max(_SMALLEST, 1 << (nbytes - 1).bit_length())
-        buffer: npt.NDArray[np.uint8] = torch.empty(size, dtype=torch.uint8, pin_memory=self._pinned).numpy()
+        if self._pinned or size < _HUGE:
+            memory = torch.empty(size, dtype=torch.uint8, pin_memory=self._pinned)
+        else:
+            memory = lazy_pages(size, huge=True)
+        buffer: npt.NDArray[np.uint8] = memory.numpy()
         return buffer
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Mapping
 from itertools import pairwise
 
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from prefix_cache.errors import AbsentRow, StepError
+from prefix_cache.pages import lazy_pages
 from prefix_cache.pool import BufferPool
 from prefix_cache.slots import Slots
 
@@ -26,7 +26,8 @@ class _Mirror:
     __slots__ = ("bit", "rows")
 
     def __init__(self, num_slots: int, bit: int, like: Tensor) -> None:
-        self.rows = _untouched(num_slots * like[0].nbytes).view(like.dtype).view(num_slots, *like.shape[1:])
+        memory = lazy_pages(num_slots * like[0].nbytes, huge=False)
+        self.rows = memory.view(like.dtype).view(num_slots, *like.shape[1:])
         self.bit = np.uint64(1 << bit)
 
 
@@ -108,17 +109,6 @@ class RowStore:
             raise StepError(f"{key!r} is key number {_MAX_KEYS + 1}; allowed: {_MAX_KEYS} keys of per-token outputs")
         mirror = self._mirrors[key] = _Mirror(self._present.size, len(self._mirrors), like)
         return mirror
-
-
-def _untouched(nbytes: int) -> Tensor:
-    """uint8 [nbytes] whose pages become resident only where they are written, one small page at a time."""
-    if not hasattr(mmap, "MAP_PRIVATE"):
-        return torch.empty(nbytes, dtype=torch.uint8)
-    memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_NOHUGEPAGE"):
-        # A huge page would make 2 MiB resident for a block of some KiB.
-        memory.madvise(mmap.MADV_NOHUGEPAGE)
-    return torch.frombuffer(memory, dtype=torch.uint8)
 
 
 def _scatter(table: Tensor, slots: Slots, runs: _Runs | None, value: Tensor) -> None:
