@@ -300,7 +300,7 @@ class PrefixCache:
         return Hit(block_slots(blocks, size), self._read(blocks, count))
 
     def _read(self, blocks: Slots, room: int) -> Read:
-        read = Read(self._store, blocks, room, self._pool, self._counters)
+        read = Read(self._store, blocks, room, self._pool, self.config.wait_timeout, self._counters)
         self._log.append(read)
         return read
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 
 from torch import Tensor
 
 from prefix_cache.budget import Ticket
 from prefix_cache.errors import AbsentRow, CacheFailed, CacheTimeout
+from prefix_cache.gather import Gather
 from prefix_cache.pool import BufferPool
 from prefix_cache.slots import Slots
 from prefix_cache.staging import StagedRows
@@ -56,21 +58,26 @@ class Read:
         "_error",
         "_final",
         "_finished",
+        "_gather",
         "_lock",
         "_pool",
         "_rows",
         "_store",
+        "_timeout",
         "blocks",
         "room",
     )
 
-    def __init__(self, store: RowStore, blocks: Slots, room: int, pool: BufferPool, counters: Counters) -> None:
+    def __init__(
+        self, store: RowStore, blocks: Slots, room: int, pool: BufferPool, timeout: float, counters: Counters
+    ) -> None:
         self._store, self.blocks, self.room = store, blocks, room
-        self._pool, self._counters = pool, counters
+        self._pool, self._timeout, self._counters = pool, timeout, counters
         self._lock = threading.Lock()
         self._finished = threading.Event()
         self._final = self._cancelled = False
-        self._rows: dict[str, Tensor] | None = None
+        self._gather: Gather | None = None
+        self._rows: Mapping[str, Tensor] | None = None
         self._error: BaseException | None = None
 
     def run(self) -> None:
@@ -79,7 +86,7 @@ class Read:
             return
         start = time.perf_counter()
         try:
-            rows, zeroed = self._store.read(self.blocks, self.room, self._pool)
+            gather = self._gather = self._store.read(self.blocks, self.room, self._pool)
         except AbsentRow as error:
             with self._lock:
                 self._error = error
@@ -88,11 +95,12 @@ class Read:
             if final:
                 raise
             return
+        gather.finish(self._timeout)
         self._counters.reads_total += 1
-        self._counters.optional_rows_zeroed_total += zeroed
-        self._counters.gathered_bytes_total += sum(value.nbytes for value in rows.values())
+        self._counters.optional_rows_zeroed_total += sum(map(len, gather.absent.values()))
+        self._counters.gathered_bytes_total += sum(value.nbytes for value in gather.rows.values())
         self._counters.gather_seconds_total += time.perf_counter() - start
-        self._rows = rows
+        self._rows = gather.rows
         self._finished.set()
 
     def abandon(self, error: BaseException) -> None:
@@ -110,13 +118,16 @@ class Read:
         """Nobody will ask: skip the gathering if it has not begun."""
         self._cancelled = True
 
-    def result(self, request_id: str, timeout: float) -> dict[str, Tensor]:
-        """The rows by key, each [hit + room, *row_shape] with only the hit filled.
+    def result(self, request_id: str, timeout: float) -> Mapping[str, Tensor]:
+        """The rows by key, each [hit + room, *row_shape] with only the hit filled. Helps if they are being gathered.
 
         Raises:
             CacheTimeout: not executed within `timeout` seconds.
             CacheFailed: it failed, or an operation before it did.
         """
+        gather = self._gather
+        if gather is not None:
+            gather.help()
         if not self._finished.wait(timeout):
             raise CacheTimeout(f"waited {timeout:g} s for the hit of request {request_id!r} to be read")
         if self._error is not None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -11,12 +12,14 @@ import torch
 from torch import Tensor
 
 from prefix_cache.errors import AbsentRow, StepError
+from prefix_cache.gather import Gather
 from prefix_cache.pages import lazy_pages
 from prefix_cache.pool import BufferPool
 from prefix_cache.slots import Slots
 
 _MAX_KEYS = 64
 _RUN = 16  # rows a run must have on average before copying runs beats one scatter
+_PIECE = 4 << 20
 _Runs = list[tuple[int, int]]
 
 
@@ -62,8 +65,8 @@ class RowStore:
         self._present.reshape(-1)[slots] = bits
         self._touched[slots // self._block_size] |= bits
 
-    def read(self, blocks: Slots, room: int, pool: BufferPool) -> tuple[dict[str, Tensor], int]:
-        """Gathers whole blocks of every key.
+    def read(self, blocks: Slots, room: int, pool: BufferPool) -> Gather:
+        """Starts gathering whole blocks of every key; nothing may be written before that is finished.
 
         Parameters:
             blocks: int64 [B].
@@ -71,8 +74,7 @@ class RowStore:
             pool: where the result's memory comes from.
 
         Returns:
-            Per key a tensor [B * block_size + room, *row_shape], and how many rows of optional keys were absent
-            and read as zeros.
+            Per key a tensor [B * block_size + room, *row_shape]. Absent rows of optional keys read as zeros.
 
         Raises:
             AbsentRow: a required key has no row at one of the slots.
@@ -90,12 +92,12 @@ class RowStore:
                 raise AbsentRow(f"{key!r}: {len(absent[key])} of {hit} hit rows are absent, the first at slot {slot}")
         layout = {key: (mirror.rows.shape[1:], mirror.rows.dtype) for key, mirror in self._mirrors.items()}
         gathered = pool.lease_rows(layout, hit + room)
-        for key, mirror in self._mirrors.items():
-            table = mirror.rows.view(len(self._touched), -1)
-            # Any mode but the default, which goes by way of a buffer; the blocks were checked.
-            np.take(_whole_rows(table), blocks, out=_whole_rows(gathered[key][:hit].view(len(blocks), -1)), mode="clip")
-            gathered[key][torch.from_numpy(absent[key])] = 0
-        return gathered, sum(map(len, absent.values()))
+        pieces = [
+            piece
+            for key, mirror in self._mirrors.items()
+            for piece in _takes(mirror.rows.view(len(self._touched), -1), blocks, gathered[key][:hit])
+        ]
+        return Gather(gathered, {key: at for key, at in absent.items() if len(at)}, pieces)
 
     def resident_bytes(self) -> dict[str, int]:
         """Bytes of the blocks ever written, by key: what the mirror costs in memory, up to page rounding."""
@@ -120,6 +122,16 @@ def _scatter(table: Tensor, slots: Slots, runs: _Runs | None, value: Tensor) -> 
     for start, stop in runs:
         first = int(slots[start])
         table[first : first + stop - start].copy_(value[start:stop])
+
+
+def _takes(table: Tensor, blocks: Slots, out: Tensor) -> Iterator[Callable[[], None]]:
+    """`out[:] = table[blocks]`, some MiB at a time."""
+    source, target = _whole_rows(table), _whole_rows(out.view(len(blocks), -1))
+    step = max(1, _PIECE // source.itemsize)
+    for first in range(0, len(blocks), step):
+        part = slice(first, first + step)
+        # Any mode but the default, which goes by way of a buffer; the blocks were checked.
+        yield partial(np.take, source, blocks[part], out=target[part], mode="clip")
 
 
 def _whole_rows(rows: Tensor) -> npt.NDArray[np.void]:

@@ -233,8 +233,8 @@ FAULTS = (
     ),
     Fault(
         "absent optional rows are not zeroed",
-        "store.py",
-        "            gathered[key][torch.from_numpy(absent[key])] = 0\n",
+        "gather.py",
+        "            self.rows[key][torch.from_numpy(positions)] = 0\n",
         "            pass\n",
         "An old tenant's row, or a pool buffer's last content, is served as an optional row.",
         ("test_cache.py::test_a_recycled_block_forgets_the_keys_its_new_tenant_does_not_emit", MACHINE_INLINE),
@@ -364,5 +364,13 @@ FAULTS = (
         "        if False:\n",
         "Its tokens stand in the KV cache and its rows nowhere: a later hit is served the last tenant's.",
         ("test_cache.py::test_a_step_that_was_never_saved_ends_the_cache",),
+    ),
+    Fault(
+        "a gather ends before its helpers do",
+        "gather.py",
+        "        if not self._filled.wait(timeout):\n",
+        "        if False:\n",
+        "A hit is merged, and its blocks overwritten, while another thread still copies them.",
+        ("test_gather.py::test_finish_waits_for_the_helper_and_zeroes_what_is_absent",),
     ),
 )
