@@ -5,7 +5,8 @@
 Each client is a process of its own. First both are sent to a server that only writes down what it is asked, to compare
 prompts; then they drive the real one, in alternating order, each on an empty prefix cache (POST /reset_prefix_cache,
 which vLLM has with VLLM_SERVER_DEV_MODE=1) or, where the server has no such call, on one that has served the row
-before. CPU is the client process's own while the load ran, which the server shares where the two share cores.
+before, and each after the server has waited for the same imports. CPU is the client process's own while the load ran,
+which the server shares where the two share cores.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import asyncio
 import json
 import multiprocessing
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
@@ -36,6 +38,7 @@ from harness.client.vllm_bench import RESULTS_DIR, VllmBench, find_vllm_bench, r
 from harness.records import BenchSummary
 from harness.scenario import Bench
 from harness.servers.kinds import SettleRule
+from harness.stats import geometric_interval
 from harness.telemetry.counters import HIT_COUNTERS, hit_counters, metrics_delta
 from harness.telemetry.scrape import Scrape
 from harness.telemetry.settle import settle
@@ -93,6 +96,14 @@ class Comparison:
     def ratio(self) -> float:
         """Our median request throughput over theirs."""
         return self.median("ours", "request_throughput") / self.median("vllm", "request_throughput")
+
+    @property
+    def by_turn(self) -> list[float]:
+        """Ours over theirs, turn by turn: what drifts over minutes cancels."""
+        return [
+            ours.request_throughput / theirs.request_throughput
+            for ours, theirs in zip(self.of("ours"), self.of("vllm"), strict=True)
+        ]
 
     @property
     def counts(self) -> set[tuple[int, int, int]]:
@@ -284,6 +295,14 @@ async def _can_reset(url: str) -> bool:
         return response.status == 200
 
 
+def _start_theirs(python: str) -> None:
+    """Lets the server wait while an interpreter imports what their client imports before it sends anything.
+
+    A server that has idled, and whose cores were given to an import, is slower at first: ours must not go without.
+    """
+    subprocess.run([python, "-c", "import vllm.benchmarks.serve"], check=True, capture_output=True)
+
+
 def compare(row: Row, repeats: int) -> Comparison:
     """Compare prompts, then drive the row `repeats` times with each client, in alternating order."""
     asked = asked_prompts(row)
@@ -296,6 +315,8 @@ def compare(row: Row, repeats: int) -> Comparison:
         for number in range(repeats):
             for client in CLIENTS if number % 2 == 0 else CLIENTS[::-1]:
                 before = asyncio.run(_at_rest(row.url, reset=reset))
+                if client == "ours":
+                    _start_theirs(row.vllm.python)
                 reading = pool.submit(drive_ours, row).result() if client == "ours" else drive_vllm(row)
                 delta = metrics_delta(before, asyncio.run(_at_rest(row.url)), HIT_COUNTERS)
                 queries, hits = hit_counters(delta.delta)
@@ -318,12 +339,21 @@ def table(found: Comparison) -> str:
         )
     lines += [
         f"ratio of the medians, ours / vllm: {found.ratio:.4f} ({found.ratio - 1:+.2%})",
+        f"turn by turn: {_spread(found.by_turn)}",
         f"same prompts: {found.same_prompts} of {found.prompts}",
         f"completed, tokens in, tokens out: {_agreed(found.counts)}",
         f"tokens hit, tokens looked up: {_agreed(found.hit_deltas)}",
         f"same answers: {'yes' if len({reading.texts for reading in found.readings}) == 1 else 'no'}",
     ]
     return "\n".join(lines)
+
+
+def _spread(ratios: Sequence[float]) -> str:
+    median = f"median {statistics.median(ratios) - 1:+.1%}"
+    if len(ratios) < 2:
+        return median
+    low, centre, high = (float(bound) - 1 for bound in geometric_interval(np.array(ratios)))
+    return f"geometric mean {centre:+.1%}, 95 % interval {low:+.1%} .. {high:+.1%}, {median}"
 
 
 def _agreed(found: set[Any]) -> str:
