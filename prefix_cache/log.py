@@ -156,7 +156,8 @@ class OrderedLog:
 
 
 def _give_way() -> None:
-    # A batch thread does not push the thread that wakes it off its core: here, the engine's.
-    if hasattr(os, "SCHED_BATCH"):
+    # A batch thread does not push the thread that wakes it off its core: here, the engine's. Whoever has chosen
+    # another policy for the engine has it here too.
+    if hasattr(os, "SCHED_BATCH") and os.sched_getscheduler(0) == os.SCHED_OTHER:
         with suppress(OSError):
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+            os.sched_setscheduler(0, os.SCHED_BATCH | os.SCHED_RESET_ON_FORK, os.sched_param(0))

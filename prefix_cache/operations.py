@@ -53,6 +53,7 @@ class Read:
     """
 
     __slots__ = (
+        "_begun",
         "_cancelled",
         "_counters",
         "_error",
@@ -74,7 +75,7 @@ class Read:
         self._store, self.blocks, self.room = store, blocks, room
         self._pool, self._timeout, self._counters = pool, timeout, counters
         self._lock = threading.Lock()
-        self._finished = threading.Event()
+        self._begun, self._finished = threading.Event(), threading.Event()
         self._final = self._cancelled = False
         self._gather: Gather | None = None
         self._rows: Mapping[str, Tensor] | None = None
@@ -82,7 +83,7 @@ class Read:
 
     def run(self) -> None:
         if self._cancelled:
-            self._finished.set()
+            self._end()
             return
         start = time.perf_counter()
         try:
@@ -91,22 +92,28 @@ class Read:
             with self._lock:
                 self._error = error
                 final = self._final
-            self._finished.set()
+            self._end()
             if final:
                 raise
             return
-        gather.finish(self._timeout)
+        self._begun.set()
+        zeroed = gather.finish(self._timeout)
         self._counters.reads_total += 1
-        self._counters.optional_rows_zeroed_total += sum(map(len, gather.absent.values()))
+        self._counters.optional_rows_zeroed_total += zeroed
         self._counters.gathered_bytes_total += sum(value.nbytes for value in gather.rows.values())
         self._counters.gather_seconds_total += time.perf_counter() - start
         self._rows = gather.rows
-        self._finished.set()
+        self._end()
 
     def abandon(self, error: BaseException) -> None:
         with self._lock:
             self._error = self._error or error
+        self._end()
+
+    def _end(self) -> None:
+        self._gather = None
         self._finished.set()
+        self._begun.set()
 
     def finalise(self) -> BaseException | None:
         """Makes the outcome binding; returns the error if the read has already failed."""
@@ -125,10 +132,10 @@ class Read:
             CacheTimeout: not executed within `timeout` seconds.
             CacheFailed: it failed, or an operation before it did.
         """
-        gather = self._gather
-        if gather is not None:
+        deadline = time.monotonic() + timeout
+        if self._begun.wait(timeout) and (gather := self._gather) is not None:
             gather.help()
-        if not self._finished.wait(timeout):
+        if not self._finished.wait(max(0.0, deadline - time.monotonic())):
             raise CacheTimeout(f"waited {timeout:g} s for the hit of request {request_id!r} to be read")
         if self._error is not None:
             raise CacheFailed(f"the hit of request {request_id!r} cannot be read: {self._error}") from self._error

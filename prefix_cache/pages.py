@@ -19,7 +19,9 @@ def lazy_pages(nbytes: int, *, huge: bool) -> Tensor:
     if not hasattr(mmap, "MAP_PRIVATE"):
         return torch.zeros(nbytes, dtype=torch.uint8)
     memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    # A kernel without huge pages refuses either advice.
-    with suppress(AttributeError, OSError):
-        memory.madvise(mmap.MADV_HUGEPAGE if huge else mmap.MADV_NOHUGEPAGE)
+    advice = getattr(mmap, "MADV_HUGEPAGE" if huge else "MADV_NOHUGEPAGE", None)
+    if advice is not None:
+        # A kernel without huge pages refuses either.
+        with suppress(OSError):
+            memory.madvise(advice)
     return torch.frombuffer(memory, dtype=torch.uint8)

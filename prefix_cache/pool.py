@@ -21,7 +21,7 @@ Layout = Mapping[str, tuple[torch.Size, torch.dtype]]
 _SMALLEST = 1 << 16
 _SLACK = 8  # a buffer serves requests down to an eighth of its size
 _ALIGN = 64
-_HUGE = 1 << 21
+_HUGE = 1 << 23  # four huge pages: what the last one wastes is at most a quarter
 
 
 class BufferPool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import pairwise
 
@@ -69,7 +69,7 @@ class RowStore:
         """Starts gathering whole blocks of every key; nothing may be written before that is finished.
 
         Parameters:
-            blocks: int64 [B].
+            blocks: int64 [B], all of them inside the store.
             room: rows to leave free behind the gathered ones, for the caller to fill.
             pool: where the result's memory comes from.
 
@@ -92,11 +92,9 @@ class RowStore:
                 raise AbsentRow(f"{key!r}: {len(absent[key])} of {hit} hit rows are absent, the first at slot {slot}")
         layout = {key: (mirror.rows.shape[1:], mirror.rows.dtype) for key, mirror in self._mirrors.items()}
         gathered = pool.lease_rows(layout, hit + room)
-        pieces = [
-            piece
-            for key, mirror in self._mirrors.items()
-            for piece in _takes(mirror.rows.view(len(self._touched), -1), blocks, gathered[key][:hit])
-        ]
+        pieces: list[Callable[[], None]] = []
+        for key, mirror in self._mirrors.items():
+            pieces += _takes(mirror.rows.view(len(self._touched), -1), blocks, gathered[key][:hit])
         return Gather(gathered, {key: at for key, at in absent.items() if len(at)}, pieces)
 
     def resident_bytes(self) -> dict[str, int]:
@@ -117,21 +115,20 @@ def _scatter(table: Tensor, slots: Slots, runs: _Runs | None, value: Tensor) -> 
     """`table[slots] = value`, run by run where there are few long runs."""
     if runs is None:
         # numpy copies a row in one piece; torch's scatter goes element by element.
-        _whole_rows(table)[slots] = _whole_rows(value)
+        _whole_rows(table)[slots] = _whole_rows(value.contiguous())
         return
     for start, stop in runs:
         first = int(slots[start])
         table[first : first + stop - start].copy_(value[start:stop])
 
 
-def _takes(table: Tensor, blocks: Slots, out: Tensor) -> Iterator[Callable[[], None]]:
+def _takes(table: Tensor, blocks: Slots, out: Tensor) -> list[Callable[[], None]]:
     """`out[:] = table[blocks]`, some MiB at a time."""
     source, target = _whole_rows(table), _whole_rows(out.view(len(blocks), -1))
     step = max(1, _PIECE // source.itemsize)
-    for first in range(0, len(blocks), step):
-        part = slice(first, first + step)
-        # Any mode but the default, which goes by way of a buffer; the blocks were checked.
-        yield partial(np.take, source, blocks[part], out=target[part], mode="clip")
+    parts = [slice(first, first + step) for first in range(0, len(blocks), step)]
+    # Any mode but the default, which goes by way of a buffer.
+    return [partial(np.take, source, blocks[part], out=target[part], mode="clip") for part in parts]
 
 
 def _whole_rows(rows: Tensor) -> npt.NDArray[np.void]:

@@ -23,7 +23,8 @@ _Save = tuple[int, int]  # wall and thread time of one save
 _FIRST_DECODES = 32
 _FIRST_FRESH = 8  # saves of a fresh cache on blocks never written, the first of all included
 _FIRST_STEADY = 10
-_BUSY_SECONDS = 0.1
+_BUSY_SECONDS = 0.1  # before a batch
+_RESUME_SECONDS = 0.01  # after a pause between two calls
 
 
 class _Clock:
@@ -202,7 +203,7 @@ class Driver:
         self._engine.forward(rows)
         if pause:
             settle()
-            keep_busy(_BUSY_SECONDS / 10)
+            keep_busy(_RESUME_SECONDS)
         handle, save = clock.time(subject.save, native)
         if consume == "discard":
             consumed = clock.time(subject.discard, handle)
