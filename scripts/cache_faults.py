@@ -134,7 +134,7 @@ FAULTS = (
     Fault(
         "an abandoned read wakes nobody",
         "operations.py",
-        "            self._error = self._error or error\n        self._finished.set()\n",
+        "            self._error = self._error or error\n        self._end()\n",
         "            self._error = self._error or error\n",
         "After a failure a consumer waits for its hit until its timeout instead of learning why.",
         ("test_cache_threads.py::test_a_failure_wakes_a_consumer_that_waits_for_a_hit",),

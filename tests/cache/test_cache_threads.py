@@ -5,8 +5,11 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +18,7 @@ from delayed_copier import DelayedCopier, Lateness
 from engine_sim import EngineSim, Path, Pending, SimConfig
 from random_walk import RandomWalk
 
-from prefix_cache import CacheConfig, CacheFailed, CacheTimeout, NewRequest, PrefixCache, StepHandle
+from prefix_cache import CacheConfig, CacheFailed, CacheTimeout, NewRequest, PrefixCache, StepHandle, store
 from prefix_cache.copier import InlineCopier
 
 BLOCK = 4
@@ -153,6 +156,35 @@ def test_slow_consumers_and_a_full_log_never_deadlock(path: Path, max_inflight_s
         sim.close()
     assert sim.seen["hits"] > 20
     assert path is Path.THREADED or sim.seen["waits of the engine"] > 50
+
+
+def test_hits_gathered_by_several_threads_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With pieces of one block that take their time, consumers fill many of them, and every row is right."""
+    takers: Counter[str] = Counter()
+    whole = store._takes
+
+    def lingering(*arguments: Any) -> list[Callable[[], None]]:
+        def linger(piece: Callable[[], None]) -> None:
+            time.sleep(1e-4)
+            piece()
+            takers[threading.current_thread().name] += 1
+
+        return [partial(linger, piece) for piece in whole(*arguments)]
+
+    monkeypatch.setattr(store, "_PIECE", 1)
+    monkeypatch.setattr(store, "_takes", lingering)
+    sim = EngineSim(SimConfig(Path.THREADED, num_blocks=24, wait_timeout=60.0))
+    try:
+        walk, consumers = RandomWalk(sim, seed=5, max_pending=10_000), Consumers(sim, 2)
+        for _ in range(250):
+            walk.advance()
+            consumers.take_all()
+        consumers.finish()
+        sim.finish()
+    finally:
+        sim.close()
+    assert takers.pop("prefix-cache-log") > 20
+    assert sum(takers.values()) > 20
 
 
 def test_a_consumer_that_dies_stops_nobody(make: Make) -> None:
