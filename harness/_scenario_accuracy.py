@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
@@ -32,6 +33,14 @@ class Wer(Frozen):
     beam: Positive = 5
     device: str = "cpu"
     normaliser: Normaliser = "whisper-english"
+
+    @model_validator(mode="after")
+    def _check_recogniser(self) -> Self:
+        if self.recogniser != "whisper" and not re.fullmatch(r"[\w.]+:[\w.]+", self.recogniser):
+            raise refusal(repr(self.recogniser), "whisper, or module:function", "recogniser")
+        if self.recogniser == "whisper" and not self.model:
+            raise refusal("none", "the path of a Whisper checkpoint, or a name that is cached", "model")
+        return self
 
 
 class Sim(Frozen):

@@ -58,6 +58,8 @@ class Outcome(StrEnum):
     REPORTED = "reported"
 
 
+ACCURACY = "accuracy"
+"""The metric of a check that is an accuracy check of the scenario and brings its own bounds."""
 _GRAVITY = (Outcome.REPORTED, Outcome.PASS, Outcome.INCONCLUSIVE, Outcome.REGRESSED, Outcome.INVALID)
 _EXIT_CODES = {
     Outcome.REPORTED: ExitCode.OK,
@@ -114,6 +116,9 @@ class GateResult:
 
     @property
     def outcome(self) -> Outcome:
+        """The gravest of all checks; but what was answered wrongly was, however little the rest can be trusted."""
+        if any(check.metric == ACCURACY and check.outcome is Outcome.REGRESSED for check in self.checks):
+            return Outcome.REGRESSED
         return max((check.outcome for check in self.checks), key=_GRAVITY.index, default=Outcome.INVALID)
 
     @property

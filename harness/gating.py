@@ -8,7 +8,7 @@ from harness.accuracy.decision import Verdict
 from harness.accuracy.verdict import summaries_of, unscored
 from harness.errors import UsageError
 from harness.extend import comparisons
-from harness.gate import Changes, Check, GateResult, Outcome, changes_of, gate
+from harness.gate import ACCURACY, Changes, Check, GateResult, Outcome, changes_of, gate
 from harness.noise import floors_by_row
 from harness.pairs import Pair, pair_up
 from harness.policy import Policy
@@ -83,10 +83,16 @@ def _accuracy(store: RunStore) -> Iterable[Check]:
     """A check per accuracy check of the scenario: it brings its own bound."""
     for summary in summaries_of(store):
         if summary.verdict is not None:
-            yield Check(summary.check, "", "accuracy", None, None, 0, None, _ACCURACY[summary.verdict], "")
+            rounds = max((len(arm.rounds) for arm in summary.arms), default=0)
+            why = "; ".join(
+                f"{one.check} of {one.arm}: {', '.join(one.reasons)}"
+                for one in summary.judgements
+                if one.verdict is summary.verdict and one.reasons
+            )
+            yield Check(summary.check, "", ACCURACY, None, None, rounds, None, _ACCURACY[summary.verdict], why)
     for name in unscored(store):
         why = f"not scored: bench score {store.path}"
-        yield Check(name, "", "accuracy", None, None, 0, None, Outcome.INCONCLUSIVE, why)
+        yield Check(name, "", ACCURACY, None, None, 0, None, Outcome.INCONCLUSIVE, why)
 
 
 def _why_invalid(

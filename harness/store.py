@@ -103,6 +103,9 @@ class RunStore:
 
     def begin_trial(self, trial: PlannedTrial) -> Path:
         """An empty folder for a trial; what an unfinished attempt left there is removed."""
+        for summary in (self.path / "accuracy").glob("*/summary.json"):
+            # Of answers that are about to be others.
+            summary.unlink()
         folder = self.trial_dir(trial)
         if folder.exists():
             shutil.rmtree(folder)

@@ -304,12 +304,15 @@ class Trial:
             except (MetricAbsent, CounterReset) as error:
                 reasons.append(str(error))
         if not reasons:
+            check = isinstance(bench, Check)
             reasons += cell_invalid(
                 summary,
                 expects_caching=live.caching,
                 hit=hit,
                 validity=self._scenario.validity,
-                client_lag_ms=lag_ms,
+                # A check is not about speed, and scores what failed.
+                client_lag_ms=None if check else lag_ms,
+                allow_failures=bench.prompts if check else self._scenario.validity.allow_failures,
             )
         cell = CellRecord(
             **summary.model_dump(),

@@ -29,6 +29,7 @@ def cell_invalid(
     hit: HitRate | None,
     validity: Validity,
     client_lag_ms: float | None = None,
+    allow_failures: int | None = None,
 ) -> tuple[str, ...]:
     """Why one cell does not count.
 
@@ -37,8 +38,10 @@ def cell_invalid(
         hit: prefix-cache tokens around the bench; None where the server publishes none.
         validity: the scenario's limits.
         client_lag_ms: worst delay of the client's own event loop; None where it was not measured.
+        allow_failures: in place of the scenario's.
     """
     reasons: list[str] = []
+    failures = validity.allow_failures if allow_failures is None else allow_failures
     allowed_ms = max(LAG_MS, LAG_SHARE * summary.duration * 1000.0)
     if client_lag_ms is not None and client_lag_ms > allowed_ms:
         reasons.append(
@@ -49,8 +52,8 @@ def cell_invalid(
         reasons.append(
             f"completed {summary.completed} + failed {summary.failed} is not the {summary.num_prompts} prompts sent"
         )
-    if summary.failed > validity.allow_failures:
-        reasons.append(f"{summary.failed} requests failed; allowed: {validity.allow_failures}")
+    if summary.failed > failures:
+        reasons.append(f"{summary.failed} requests failed; allowed: {failures}")
     if summary.completed == 0:
         reasons.append("no request completed")
     if hit is None:

@@ -26,6 +26,8 @@ import numpy as np
 
 from harness.accuracy.bootstrap import MIN_ITEMS, Estimate, mean_interval
 
+_ROUNDING = 1e-9
+"""Means are sums of floats: a limit that is included must not fall to the last bit of one."""
 _NAMED = 5
 """Missing items that a reason names before it counts the rest."""
 
@@ -86,7 +88,7 @@ def judge_level(check: str, arm: Scores, *, limit: float, higher_is_better: bool
     if problem := _problems([arm]):
         return _invalid(check, arm, None, limit, problem)
     estimate = mean_interval(np.array(list(_mean_by_item(arm).values())), seed=seed)
-    good = estimate.mean >= limit if higher_is_better else estimate.mean <= limit
+    good = estimate.mean >= limit - _ROUNDING if higher_is_better else estimate.mean <= limit + _ROUNDING
     relation = "below" if higher_is_better else "above"
     reasons = () if good else (f"the mean {estimate.mean:.4f} is {relation} {limit:g}",)
     return _decided(check, arm, None, limit, estimate, Verdict.PASS if good else Verdict.FAIL, reasons)
@@ -123,7 +125,7 @@ def judge_count(check: str, base: str, arm: Scores, control: Scores | None, *, l
     own = _mean_by_item(control) if control is not None else None
     own_count = None if own is None else math.fsum(own.values())
     estimate = Estimate(count, None, None, len(differing))
-    if count <= limit:
+    if count <= limit + _ROUNDING:
         return _decided(check, arm, base, limit, estimate, Verdict.PASS, (), control=own_count)
     found = f"{count:g} items differ, {limit:g} are accepted"
     if own is None:
@@ -148,9 +150,9 @@ def gravest(decisions: Iterable[Decision]) -> Verdict:
 def _within(worse: Estimate, margin: float) -> tuple[Verdict, str | None]:
     if worse.low is None or worse.high is None:
         return Verdict.INCONCLUSIVE, f"{worse.items} items: an interval needs {MIN_ITEMS}"
-    if worse.high <= margin:
+    if worse.high <= margin + _ROUNDING:
         return Verdict.PASS, None
-    if worse.low > margin:
+    if worse.low > margin + _ROUNDING:
         return Verdict.FAIL, f"worse by {worse.low:.4f} at least, {margin:g} is accepted"
     return Verdict.INCONCLUSIVE, f"worse by {worse.low:.4f} to {worse.high:.4f}, {margin:g} is accepted"
 

@@ -12,8 +12,8 @@ _INSTALL = {
     "jiwer": "pip install 'jiwer>=4'",
     "transformers": "pip install transformers",
     "whisper": (
-        "pip install openai-whisper; or without its GPU packages: "
-        "pip install more-itertools numba tiktoken tqdm && pip install --no-deps openai-whisper"
+        "pip install 'omni-prefix-bench[accuracy]' && pip install --no-deps openai-whisper==20250625 "
+        "(its own requirements bring a gigabyte of GPU packages along)"
     ),
 }
 

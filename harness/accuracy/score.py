@@ -5,7 +5,7 @@ Whatever did not come is scored as wrong and counted: a failed request, an answe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from harness.accuracy.letter import LETTERS
 from harness.accuracy.models import Ear, Instead, Models, Voices
 from harness.accuracy.normalise import Normaliser, normaliser
 from harness.accuracy.records import CheckSummary, Item, ItemScore, Language
+from harness.accuracy.speech_file import pcm_sha256
 from harness.accuracy.summary import TrialScores, summary_of
 from harness.accuracy.wer import item_wer
 from harness.errors import RecordError
@@ -43,14 +44,22 @@ def score_run(store: RunStore, instead: Instead = Instead(), tell: Tell = lambda
     summaries = []
     for check in checks:
         own = tools[check.name]
-        answered = [trial for trial in store.trials() if check.name in trial.benches]
+        answered = tuple(trial for trial in store.trials() if check.name in trial.benches)
         scored = [_score_trial(store, check, trial, own, tell) for trial in answered]
-        summary = summary_of(check, own.items, scored, own.labels, arms)
+        summary = summary_of(check, own.items, scored, own.labels, arms, tuple(_problems(store, check, answered)))
         for one in scored:
             store.write_lines(f"{check.name}/{one.slug}.jsonl", one.scores)
         store.write_summary(check.name, summary)
         summaries.append(summary)
     return tuple(summaries)
+
+
+def _problems(store: RunStore, check: Check, answered: Sequence[TrialRecord]) -> Iterable[str]:
+    """Why the answers of a run prove nothing: some were never given, or the cache was not what its arm claims."""
+    slugs = {trial.slug for trial in answered}
+    yield from (f"{planned.slug}: never asked" for planned in store.manifest().plan if planned.slug not in slugs)
+    for trial in answered:
+        yield from (f"{trial.slug}: {reason}" for reason in store.cell(trial, check.name).cell.invalid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +80,9 @@ def _tools(store: RunStore, check: Check, models: Models) -> _Tools:
             f"{store.accuracy_path(check.name)}.items.jsonl: found {len(items)} items; allowed: all "
             f"{check.prompts}, in order"
         )
+    for item in items:
+        if problem := _problem_of(item, check, [other.id for other in items]):
+            raise RecordError(f"{store.accuracy_path(check.name)}.items.jsonl:{item.index + 1}: {problem}")
     languages = dict.fromkeys(item.language for item in items)
     wer = None if check.wer is None else models.instead.wer(check.wer)
     sim = None if check.sim is None else models.instead.sim(check.sim)
@@ -87,6 +99,17 @@ def _tools(store: RunStore, check: Check, models: Models) -> _Tools:
             "encoder": None if voices is None else str(voices.similarity.encoder.label),
         },
     )
+
+
+def _problem_of(item: Item, check: Check, ids: Sequence[str]) -> str | None:
+    if ids.count(item.id) > 1:
+        return f"found the id {item.id!r} more than once; allowed: one item each"
+    letters = LETTERS[: len(item.options) or None]
+    if check.measure == "choice" and (item.gold is None or item.gold not in letters):
+        return f"gold: found {item.gold!r} for {len(item.options)} options; allowed: the letter of one"
+    if check.sim is not None and item.reference is None:
+        return "reference: found none; allowed: the WAV of the voice to compare with"
+    return None
 
 
 def _score_trial(store: RunStore, check: Check, trial: TrialRecord, tools: _Tools, tell: Tell) -> TrialScores:
@@ -116,7 +139,14 @@ class _Answer:
 
 def _answer(store: RunStore, check: Check, trial: TrialRecord, item: Item, request: RequestRecord) -> _Answer:
     path = store.audio_path(trial, check.name, item.index)
-    return _Answer(item, request, path if request.status == "ok" and path.is_file() else None)
+    if request.status != "ok" or request.audio_sha256 is None:
+        return _Answer(item, request, None)
+    if (found := pcm_sha256(path)) != request.audio_sha256:
+        raise RecordError(
+            f"{path}: found {'no speech that can be read' if found is None else f'speech of digest {found[:12]}'}; "
+            f"allowed: what was received, {request.audio_sha256[:12]}"
+        )
+    return _Answer(item, request, path)
 
 
 def _score(store: RunStore, check: Check, answer: _Answer, tools: _Tools) -> ItemScore:

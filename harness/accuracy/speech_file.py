@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import wave
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -23,3 +25,12 @@ def wav_bytes(pcm: npt.NDArray[np.int16], rate: int) -> bytes:
         file.setframerate(rate)
         file.writeframes(pcm.astype("<i2").tobytes())
     return content.getvalue()
+
+
+def pcm_sha256(path: Path) -> str | None:
+    """Digest of a WAV's samples, as a request's record holds it; None where there is no such file, or no WAV."""
+    try:
+        with wave.open(str(path), "rb") as file:
+            return hashlib.sha256(file.readframes(file.getnframes())).hexdigest()
+    except (OSError, EOFError, wave.Error):
+        return None

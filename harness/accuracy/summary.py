@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.accuracy import wer as words
-from harness.accuracy.decision import Decision, Scores, judge_count, judge_difference, judge_level
+from harness.accuracy.decision import Decision, Scores, Verdict, judge_count, judge_difference, judge_level
 from harness.accuracy.records import (
     ArmScores,
     CheckSummary,
@@ -39,6 +39,7 @@ def summary_of(
     trials: Sequence[TrialScores],
     labels: Mapping[str, str | None],
     arms: Sequence[str],
+    problems: Sequence[str] = (),
 ) -> CheckSummary:
     """What a check comes to.
 
@@ -46,9 +47,11 @@ def summary_of(
         trials: the scored ones, in any order.
         labels: `recogniser`, `normaliser` and `encoder`, as they are named in the report.
         arms: of the scenario, the baseline first; one without a scored trial is judged invalid.
+        problems: why nothing of this run can be judged, whatever the scores say.
     """
     by_arm = {arm: tuple(sorted((one for one in trials if one.arm == arm), key=lambda one: one.round)) for arm in arms}
     baseline, *others = arms
+    reasons = (*problems, *_unusable(check, baseline, by_arm[baseline]))
     return CheckSummary(
         check=check.name,
         measure=check.measure,
@@ -59,8 +62,27 @@ def summary_of(
         if check.measure == "choice"
         else (),
         parity=tuple(_parities(by_arm, baseline)) if check.measure == "parity" else (),
-        judgements=tuple(_judge(check, by_arm, baseline, others)),
+        judgements=tuple(_against(one, reasons) for one in _judge(check, by_arm, baseline, others)),
     )
+
+
+def _against(decision: Decision, reasons: tuple[str, ...]) -> Decision:
+    if not reasons:
+        return decision
+    return replace(decision, verdict=Verdict.INVALID, reasons=(*reasons, *decision.reasons))
+
+
+def _unusable(check: Check, baseline: str, trials: Sequence[TrialScores]) -> Iterable[str]:
+    """A baseline that never answers is like any other that does not, and proves nothing."""
+    scores = [score for trial in trials for score in trial.scores]
+    if scores and all(_unanswered(score) for score in scores):
+        yield f"{baseline}: none of its {len(scores)} answers came"
+    elif check.accept.max_flips is not None and scores and all(score.letter is None for score in scores):
+        yield f"{baseline}: no letter in any of its {len(scores)} replies"
+
+
+def _unanswered(score: ItemScore) -> bool:
+    return "failed request" in score.flags or "no audio" in score.flags
 
 
 def _arm(check: Check, arm: str, trials: Sequence[TrialScores]) -> ArmScores:
@@ -72,7 +94,7 @@ def _arm(check: Check, arm: str, trials: Sequence[TrialScores]) -> ArmScores:
         arm=arm,
         rounds=tuple(trial.round for trial in trials),
         answers=len(scores),
-        failed=sum("failed request" in score.flags or "no audio" in score.flags for score in scores),
+        failed=sum(_unanswered(score) for score in scores),
         wer=None if check.wer is None else _wer(scores),
         sim_mean=math.fsum(sims) / len(sims) if sims else None,
         sim_min=min(sims, default=None),
@@ -112,7 +134,7 @@ def _pairs(base: Sequence[TrialScores], others: Sequence[TrialScores]) -> list[t
 def _flips(base: Sequence[TrialScores], others: Sequence[TrialScores]) -> Iterable[Flipped]:
     for one, two in _pairs(base, others):
         for left, right in zip(one.scores, two.scores, strict=True):
-            if left.letter != right.letter:
+            if _other_letter(left, right):
                 assert left.gold is not None
                 yield Flipped(
                     id=left.id, round=two.round, arm=two.arm, gold=left.gold, base=left.letter, other=right.letter
@@ -189,9 +211,10 @@ def _differing(base: TrialScores, other: TrialScores, differs: _Differs) -> dict
 
 
 def _other_letter(base: ItemScore, other: ItemScore) -> bool:
-    return base.letter != other.letter
+    """Another letter, or an answer that did not come, on either side."""
+    return _unanswered(base) or _unanswered(other) or base.letter != other.letter
 
 
 def _other_text(base: ItemScore, other: ItemScore) -> bool:
-    """Another text, or an answer that did not come on one side."""
-    return (base.status, base.text) != (other.status, other.text)
+    """Another text, or an answer that did not come, on either side."""
+    return _unanswered(base) or _unanswered(other) or base.text != other.text

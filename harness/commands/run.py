@@ -12,6 +12,8 @@ from typing import Any
 
 from rich.console import Console, RenderableType
 
+from harness.accuracy.verdict import exit_code as accuracy_code
+from harness.accuracy.verdict import unscored
 from harness.errors import BenchError, ExitCode, UsageError
 from harness.extend import comparisons
 from harness.gate import METRICS
@@ -92,7 +94,7 @@ def run(file: Path | None, narrowing: Narrowing, out: Path, resume: Path | None,
     done = store is not None and result.kept == len(store.manifest().plan)
     if done:
         errors.print(f"nothing left to do: every trial of {path} is finished", soft_wrap=True)
-    if scenario.checks and not done:
+    if scenario.checks and (not done or unscored(result.store)):
         _score_or_say_why(result.store, errors)
     if scenario.order == "aa":
         _keep_noise(result.store, errors)
@@ -135,8 +137,12 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def exit_code(report: Report, ran: Ran | None = None) -> int:
-    """Of a run that no policy judges."""
-    return ExitCode.OK if report.valid and not (ran is not None and ran.failed) else ExitCode.INVALID
+    """Of a run that no policy judges: 4 for data that cannot be trusted, else what its accuracy checks come to."""
+    if not report.valid or (ran is not None and ran.failed):
+        return ExitCode.INVALID
+    summaries = [one.summary for one in report.accuracy]
+    scored = accuracy_code(summary for summary in summaries if summary is not None)
+    return scored if scored or None not in summaries else ExitCode.INCONCLUSIVE
 
 
 def _keep_noise(store: RunStore, errors: Console) -> None:

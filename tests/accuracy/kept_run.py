@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from harness.accuracy.items import items_of_loads
 from harness.accuracy.speech_file import wav_bytes
@@ -147,13 +149,17 @@ def _record(index: int, one: Said) -> RequestRecord:
         tokens_from="usage",
         text="" if one.failed else one.text,
         audio_seconds=None if one.words is None else 1.0,
-        audio_sha256=None if one.words is None else f"digest of {one.words}",
+        audio_sha256=None if one.words is None else hashlib.sha256(_samples(one.words).tobytes()).hexdigest(),
     )
 
 
 def _sound(words: str) -> bytes:
     """The words' code points as samples: `spoken_words` reads them back."""
-    return wav_bytes(np.array([ord(letter) for letter in words] or [0], np.int16), 16_000)
+    return wav_bytes(_samples(words), 16_000)
+
+
+def _samples(words: str) -> npt.NDArray[np.int16]:
+    return np.array([ord(letter) for letter in words] or [0], np.int16)
 
 
 def spoken_words(wav: Path) -> str:

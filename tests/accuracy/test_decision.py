@@ -200,3 +200,19 @@ def test_the_gravest_verdict_stands_for_all(verdicts, expected):
 def test_no_decision_passes_nothing():
     with pytest.raises(ValueError, match="no decision"):
         gravest([])
+
+
+@pytest.mark.parametrize(("value", "items"), [(0.05, 12), (0.1, 12), (0.7, 7), (0.3, 3)])
+def test_a_limit_is_included_whatever_floats_add_up_to(value, items):
+    """Twelve times 0.05 has a mean a bit above 0.05."""
+    arm = Scores("cache_on", ({f"i{number}": value for number in range(items)},))
+    for higher in (False, True):
+        found = judge_level("max_wer", arm, limit=value, higher_is_better=higher, seed=1)
+        assert found.verdict is Verdict.PASS
+
+
+def test_a_margin_is_included_whatever_floats_add_up_to():
+    """0.9 to 0.88 is two hundredths, and a bit more in floats."""
+    base, arm = (Scores("", ({f"i{number}": value for number in range(12)},)) for value in (0.9, 0.88))
+    found = judge_difference("max_sim_decrease", base, arm, margin=0.02, higher_is_better=True, seed=1)
+    assert found.verdict is Verdict.PASS

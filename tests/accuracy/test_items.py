@@ -56,7 +56,7 @@ def test_benches_have_no_items() -> None:
     ("given", "prompt", "expected"),
     [
         (
-            {"measure": "speech", "wer": {}},
+            {"measure": "speech", "wer": {"model": "tiny.pt"}},
             Prompt("hi", 1, 8, id="a"),
             "check C: item a: found nothing expected; allowed: `expected`, the words to be said",
         ),

@@ -15,6 +15,7 @@ from harness.accuracy.records import ItemScore
 from harness.accuracy.score import score_run
 from harness.accuracy.verdict import accuracy_verdict, exit_code, summaries_of, unscored
 from harness.errors import RecordError, UsageError
+from harness.records import CellRecord
 from harness.report import build_report, render_markdown
 from harness.report.machine import to_json
 
@@ -155,7 +156,95 @@ def test_an_arm_that_was_not_measured_is_invalid(tmp_path: Path) -> None:
     store = write_run(tmp_path, speech(tmp_path), {(1, "off"): RIGHT, (2, "off"): RIGHT})
     (summary,) = score_run(store)
     assert summary.verdict is Verdict.INVALID
-    assert "on: no round was scored" in " ".join(one.reasons[0] for one in summary.judgements if one.reasons)
+    assert all(one.reasons[:2] == ("r01-2-on: never asked", "r02-2-on: never asked") for one in summary.judgements)
+
+
+def test_an_unfinished_run_is_invalid(tmp_path: Path) -> None:
+    """What one round says is no pass while the other was never asked."""
+    store = write_run(tmp_path, speech(tmp_path), {key: RIGHT for key in BOTH if key != (2, "on")})
+    (summary,) = score_run(store)
+    assert {one.verdict for one in summary.judgements} == {Verdict.INVALID}
+    assert summary.judgements[0].reasons == ("r02-2-on: never asked",)
+
+
+def test_answers_of_an_arm_that_is_not_what_it_claims_prove_nothing(tmp_path: Path) -> None:
+    """Equal words out of a cache that never hit are no evidence for the cache."""
+    store = write_run(tmp_path, speech(tmp_path), dict.fromkeys(BOTH, RIGHT))
+    path = store.path / "trials" / "r01-2-on" / "SAY.json"
+    cell = CellRecord.model_validate_json(path.read_text())
+    why = "the cache is on, yet no token was looked up in the prefix cache"
+    path.write_text(
+        cell.model_copy(update={"cell": cell.cell.model_copy(update={"invalid": (why,)})}).model_dump_json()
+    )
+    (summary,) = score_run(store)
+    assert summary.verdict is Verdict.INVALID
+    assert summary.judgements[0].reasons == (f"r01-2-on: {why}",)
+
+
+def test_a_baseline_that_never_answers_proves_nothing(tmp_path: Path) -> None:
+    """Two arms that both fail are equal, and that is no pass."""
+    accuracy = speech(tmp_path, "{max_wer_increase: 0.05}")
+    store = write_run(tmp_path, accuracy, dict.fromkeys(BOTH, [Said(words=None)] * 12))
+    (summary,) = score_run(store)
+    assert summary.verdict is Verdict.INVALID
+    assert summary.judgements[0].reasons == ("off: none of its 24 answers came",)
+
+
+@pytest.mark.parametrize("instead", [Said("A", failed=True), Said("no idea")])
+def test_questions_that_an_arm_does_not_answer_are_flips(tmp_path: Path, instead: Said) -> None:
+    """All of an arm's requests fail, or none of its replies has a letter: every question flipped."""
+    right = [Said("ABC"[number % 3]) for number in range(12)]
+    store = write_run(tmp_path, choice(tmp_path), {key: [instead] * 12 if key[1] == "on" else right for key in BOTH})
+    (summary,) = score_run(store)
+    assert summary.verdict is Verdict.FAIL
+    assert summary.judgements[0].value == 12.0
+
+
+def test_replies_without_any_letter_prove_nothing(tmp_path: Path) -> None:
+    """No letter is equal to no letter, and that is no pass."""
+    store = write_run(tmp_path, choice(tmp_path), dict.fromkeys(BOTH, [Said("no idea")] * 12))
+    (summary,) = score_run(store)
+    assert summary.verdict is Verdict.INVALID
+    assert summary.judgements[0].reasons == ("off: no letter in any of its 24 replies",)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"junk", "other"])
+def test_kept_speech_is_what_was_received(tmp_path: Path, content: bytes | str | None) -> None:
+    """Speech that was deleted, broken or replaced since is an error, and not an answer of the arm."""
+    store = write_run(tmp_path, speech(tmp_path), dict.fromkeys(BOTH, RIGHT))
+    path = store.path / "trials" / "r02-2-on" / "SAY.audio" / "00003.wav"
+    other = (path.parent / "00004.wav").read_bytes()
+    path.unlink()
+    if content is not None:
+        path.write_bytes(other if isinstance(content, str) else content)
+    with pytest.raises(RecordError, match=r"SAY\.audio/00003\.wav: found .*; allowed: what was received"):
+        score_run(store)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"id": "q1"}, r"items\.jsonl:1: found the id 'q1' more than once"),
+        ({"gold": "Z"}, "gold: found 'Z' for 3 options"),
+    ],
+)
+def test_items_that_were_edited_are_refused(tmp_path: Path, change: dict[str, str], said: str) -> None:
+    """A line is named, and nothing is scored."""
+    store = write_run(tmp_path, choice(tmp_path), dict.fromkeys(BOTH, [Said("A")] * 12))
+    path = store.accuracy_path(f"{store.trials()[0].benches[0]}.items.jsonl")
+    first, *rest = path.read_text().splitlines()
+    path.write_text("\n".join([json.dumps({**json.loads(first), **change}), *rest]) + "\n")
+    with pytest.raises(RecordError, match=said):
+        score_run(store)
+
+
+def test_a_trial_that_begins_anew_takes_the_scores_away(tmp_path: Path) -> None:
+    """They were of answers that will be others."""
+    store = write_run(tmp_path, speech(tmp_path), dict.fromkeys(BOTH, RIGHT))
+    score_run(store)
+    assert unscored(store) == ()
+    store.begin_trial(store.manifest().plan[-1])
+    assert unscored(store) == ("SAY",)
 
 
 def test_items_that_do_not_fit_the_scenario_are_refused(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(__file__).parent))
         done = bench("run", scenario, "--out", folder / "results", timeout=240.0)
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == 1, done.stdout + done.stderr
     return only_run(folder / "results"), done.stdout
 
 
@@ -128,18 +128,27 @@ def test_scoring_again_without_what_it_takes_is_one_message_and_leaves_the_score
     assert summary(path) == before
 
 
-def test_a_run_whose_answers_cannot_be_scored_here_is_whole_and_says_how_to_score_it(tmp_path: Path) -> None:
-    """The run ends as without checks; one message names what is missing, and the answers wait for `bench score`."""
+def test_a_run_whose_answers_cannot_be_scored_here_is_whole_and_says_how_to_score_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no pass; one message names what is missing, and the answers wait for `bench score` or `--resume`."""
     scenario = tmp_path / "said.yaml"
     right_only = SCENARIO.partition("  rows_shift:")[0] + "rounds: 1" + SCENARIO.partition("rounds: 1")[2]
     scenario.write_text(right_only.format(path=SET).replace("SAY12 2           12", "SAY12 2           2"))
     text = scenario.read_text().replace('"stand_in_recogniser:transcript"', "not_installed:here")
     scenario.write_text(text)
     done = bench("run", scenario, "--arms", "cache_off", "--out", tmp_path / "results", timeout=240.0)
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == 3, done.stdout + done.stderr
     path = only_run(tmp_path / "results")
     (told,) = [line for line in done.stderr.splitlines() if line.startswith("accuracy not scored: ")]
     assert "not_installed:here" in told
     assert f"the answers are kept: bench score {path}" in done.stderr
     assert "Accuracy SAY12: not scored yet" in done.stdout
     assert len(list(path.glob("trials/*/SAY12.audio/*.wav"))) == 2
+    (tmp_path / "not_installed.py").write_text("def here(wav):\n    return 'heard'\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    again = bench("run", "--resume", path, timeout=60.0)
+    assert "nothing left to do" in again.stderr
+    assert "Accuracy SAY12: not scored yet" not in again.stdout
+    scores = (path / "accuracy" / "SAY12" / "r01-1-cache_off.jsonl").read_text().splitlines()
+    assert {json.loads(line)["heard"] for line in scores} == {"heard"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -12,7 +13,8 @@ from typer.testing import CliRunner
 
 from harness.cli import app
 from harness.errors import UsageError
-from harness.gate import GateResult, Outcome
+from harness.gate import ACCURACY, Check, GateResult, Outcome
+from harness.gate_text import sentence
 from harness.gating import check_policy, gate_run
 from harness.junit import junit_xml
 from harness.noise import load_sha256
@@ -50,6 +52,17 @@ def test_a_run_that_is_not_whole_and_valid_is_invalid(tmp_path: Path, changes: d
     result = gate_run(night(tmp_path, 1, **changes), policy({**BOUND, "at_least": -0.9}))
     assert result.exit_code == 4
     assert any(reason in why for why in run_checks(result))
+
+
+def test_wrong_answers_are_wrong_however_little_the_rest_is_worth() -> None:
+    """An accuracy check that failed is named and exits 1, also where pairs of benches did not count."""
+    wrong = Check("SAY", "", ACCURACY, None, None, 2, None, Outcome.REGRESSED, "max_wer of cache_on: above")
+    dropped = Check("", "", "run", None, None, 0, None, Outcome.INVALID, "the pair of round 1 did not count")
+    result = GateResult((dropped, wrong))
+    assert result.exit_code == 1
+    assert sentence(result) == "regressed: 1 of 2 checks (SAY accuracy)"
+    slower = replace(wrong, metric="request_throughput")
+    assert GateResult((dropped, slower)).exit_code == 4
 
 
 def replaced(store: RunStore) -> RunStore:

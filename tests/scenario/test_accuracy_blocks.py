@@ -119,7 +119,11 @@ def test_narrowing_chooses_among_benches_and_checks(tmp_path: Path) -> None:
         ("modalities: [text, audio]", "modalities: [text]", "audio among them"),
         ("measure: choice", "measure: choice\n    reported: true", "accuracy[1].reported: found true; allowed: false"),
         ("measure: choice", "measure: choice\n    client: vllm-bench", "bench: the answers' audio is kept"),
-        ("measure: choice", "measure: choice\n    wer: {}", "accuracy[1].wer: found wer with measure choice"),
+        (
+            "measure: choice",
+            "measure: choice\n    wer: {model: tiny.pt}",
+            "accuracy[1].wer: found wer with measure choice",
+        ),
         ("measure: choice", "measure: speech", "accuracy[1].dataset: found 'daily_omni'; allowed: seed_tts or conv"),
         ("path: set\n", "path: set\n    locale: zh\n", "accuracy[0].wer.normaliser: found 'whisper-english'"),
         (
