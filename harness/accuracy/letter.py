@@ -64,10 +64,13 @@ def extract(reply: str | None, letters: str = LETTERS) -> Extraction:
     return Extraction(None, How.NONE)
 
 
-_THOUGHT = re.compile(r"^.*</think>", re.DOTALL | re.IGNORECASE)
+_THOUGHT = re.compile(r"^.*</think>|<think>.*$", re.DOTALL | re.IGNORECASE)
+"""A reasoning block; one that was cut off leaves nothing behind it."""
 _ROLE = re.compile(r"^\s*assistant\s*[:\n]\s*", re.IGNORECASE)
 _TAG = re.compile(r"</?[a-z]+>", re.IGNORECASE)
-_DRESS = re.compile(r"""\\(?:boxed|text|mathbf|textbf)\b|[*_`~#$\\{}"\u201c\u201d]""")
+_DRESS = re.compile(
+    r"""\\(?:boxed|text|mathbf|textbf)\b|[*_`~#$\\{}"\u201c\u201d]|(?<![A-Za-z0-9])'(?=[A-Za-z]')|(?<='[A-Za-z])'"""
+)
 
 
 def _plain(reply: str) -> str:
@@ -82,7 +85,8 @@ _CUE = rf"""
     (?: \b{_NOUN} (?:\s+ (?:to|for|of|here|in|from)\b [^.:\n]{{0,60}}?)?
       | \b(?: choose | chose | pick(?:ed)? | select(?:ed)? | go(?:ing)?\ (?:with|for) | went\ with | say | guess )
       | \b(?: it | that )(?='s|\s)
-      | \b(?: so | thus | hence | therefore | correct | right | best )\b (?:\s+one\b)?
+      | \b(?: so | thus | hence | therefore | actually | correct | right | best )\b (?:\s+one\b)?
+      | \bno(?=,)
       | (?: 答案 | 选项 | 选择? )
     )
     (?: 's
@@ -100,14 +104,19 @@ _CONFIRMED = r"""
 """What is said after an answer."""
 
 _DENIED_BEFORE = r"""
-    (?: \b(?: not | never | rather\ than | instead\ of | except | eliminat\w+ | exclud\w+ | rul\w+\ out ) | n't
-      | 不是 | 不选 | 排除 )
-    \s* (?:the\s+)? (?: (?:answer|option|choice)\s+ | 选项 )? [\s(:]* $
+    (?: (?: \b(?: not | never | cannot | rather\ than | instead\ of | except | eliminat\w+ | exclud\w+ | rul\w+\ out
+              | neither | nor ) | n't
+          | 不是 | 不选 | 排除 )
+        (?: \s+ be\b )? \s* (?:the\s+)? (?: (?:answer|option|choice)\s+ | 选项 )?
+        (?: [\s(]* [A-Z] [\s)]* (?: \b(?:or|nor|and)\b | 或 | 和 ) )?
+      | (?: \bnot | n't ) \s+ (?: think | believe | say | agree ) \b [^.,;:?!\n]{0,30}
+    ) [\s(:]* $
 """
 _DENIED_AFTER = r"""
     [\s)\].,]* (?: (?:is|was|are|does|do|can|could)(?:n't|\s+not)\b
                  | (?:is|was|are|seems?)\s+ (?:clearly\s+)? (?:wrong|incorrect|false)
-                 | (?:选项)? (?:不对|不正确|错|是错) )
+                 | (?:选项)? (?:不对|不正确|错|是错)
+                 | (?: is\s+ (?:correct|right) \s* )? \? )
 """
 
 _JOINT = r"[\s)\]]* (?: [,/&+、和或与及] | 还是 | 或者 | ,?\s*\b(?:or|and)\b ) \s* (?:option\s+)? [(\[]?"

@@ -104,7 +104,10 @@ def _parser(form: type[argparse.ArgumentParser]) -> argparse.ArgumentParser:
         "--audio", action=argparse.BooleanOptionalAction, default=True, help="speech, which needs the program flite"
     )
     parser.add_argument("--deploy-config", type=Path, metavar="FILE", help="YAML: stages: [{stage_id: 0, ...}]")
-    parser.add_argument("--fault", action="append", default=[], metavar="NAME[=VALUE]", help="for tests, repeatable")
+    faults = ", ".join(field.name.replace("_", "-") for field in fields(Faults))
+    parser.add_argument(
+        "--fault", action="append", default=[], metavar="NAME[=VALUE]", help=f"for tests, repeatable: {faults}"
+    )
     for name, kind in _SETTINGS.items():
         flag, text = "--" + name.replace("_", "-"), f"default: {defaults[name]}"
         if kind is bool:
