@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.accuracy.readiness import cannot_score
 from harness.check_deploy import check_deploy
 from harness.check_notes import grouped
 from harness.errors import UsageError
@@ -160,6 +161,7 @@ def _report(scenario: Scenario, path: Path, platform: str | None) -> CheckReport
             "ideal hit rate: not computed (no local tokenizer); tokens are the table's, without a chat template"
         )
     notes += _rules(scenario)
+    notes += cannot_score(scenario.checks)
     block_size = _block_size(claims, notes)
     benches = _benches(scenario, tokenizer, block_size, notes)
     trials = make_plan(scenario)

@@ -8,7 +8,7 @@ from types import ModuleType
 
 from harness.errors import MissingDependency
 
-_INSTALL = {
+INSTALL = {
     "jiwer": "pip install 'jiwer>=4'",
     "transformers": "pip install transformers",
     "whisper": (
@@ -32,7 +32,7 @@ def load_package(name: str, wanted_by: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise MissingDependency(f"{wanted_by}: {error}; install it: {_INSTALL[package]}") from None
+        raise MissingDependency(f"{wanted_by}: {error}; install it: {INSTALL[package]}") from None
 
 
 def brief(error: Exception) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from rich.console import Console, RenderableType
 
+from harness.accuracy.readiness import cannot_score
 from harness.accuracy.verdict import exit_code as accuracy_code
 from harness.accuracy.verdict import unscored
 from harness.errors import BenchError, ExitCode, UsageError
@@ -81,6 +82,8 @@ def run(file: Path | None, narrowing: Narrowing, out: Path, resume: Path | None,
     if policy is not None:
         check_policy(policy, scenario)
     errors = console(stderr=True)
+    for lack in cannot_score(scenario.checks):
+        errors.print(f"note: {lack}", style="yellow", soft_wrap=True)
     try:
         with progress(errors) as shown:
             runner = Runner(scenario, file, shown)
