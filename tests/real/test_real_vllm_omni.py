@@ -133,16 +133,12 @@ def test_only_the_bundled_server_proves_that_it_is(arms: Mapping[str, Arm]) -> N
     assert series["prefix_cache:open_handles"] == 0
 
 
-def test_a_decoding_step_costs_a_fraction(arms: Mapping[str, Arm]) -> None:
-    """With 16 requests decoding, in processor time of the engine's thread and on the clock, by the same instrument.
-
-    16 to 17 times on an idle machine. The two servers run minutes apart, so what is demanded leaves room for a machine
-    that was busy in one of them only.
-    """
+def test_a_decoding_step_costs_a_tenth(arms: Mapping[str, Arm]) -> None:
+    """With 16 requests decoding, in processor time of the engine's thread and on the clock, by the same instrument."""
     builtin, bundled = (arms[name].costs[f"decode {DECODING}"] for name in ("builtin", "bundled"))
-    assert min(builtin.steps, bundled.steps) >= 10
-    assert builtin.cpu_us["step"] >= 5 * bundled.cpu_us["step"], (builtin, bundled)
-    assert builtin.wall_us["step"] >= 5 * bundled.wall_us["step"], (builtin, bundled)
+    assert min(builtin.steps, bundled.steps) >= 30, (builtin, bundled)
+    assert builtin.cpu_us["step"] >= 10 * bundled.cpu_us["step"], (builtin, bundled)
+    assert builtin.wall_us["step"] >= 10 * bundled.wall_us["step"], (builtin, bundled)
 
 
 def test_what_is_not_known_stops_the_server_before_a_stage_starts(tmp_path: Path) -> None:
