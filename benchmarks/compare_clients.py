@@ -317,7 +317,9 @@ def compare(row: Row, repeats: int) -> Comparison:
                 before = asyncio.run(_at_rest(row.url, reset=reset))
                 if client == "ours":
                     _start_theirs(row.vllm.python)
-                reading = pool.submit(drive_ours, row).result() if client == "ours" else drive_vllm(row)
+                    reading = pool.submit(drive_ours, row).result()
+                else:
+                    reading = drive_vllm(row)
                 delta = metrics_delta(before, asyncio.run(_at_rest(row.url)), HIT_COUNTERS)
                 queries, hits = hit_counters(delta.delta)
                 readings.append(replace(reading, hits=hits, queries=queries))

@@ -74,7 +74,8 @@ class RowStore:
             pool: where the result's memory comes from.
 
         Returns:
-            Per key a tensor [B * block_size + room, *row_shape]. Absent rows of optional keys read as zeros.
+            What will be, once finished, a tensor [B * block_size + room, *row_shape] per key. Absent rows of
+            optional keys read as zeros.
 
         Raises:
             AbsentRow: a required key has no row at one of the slots.

@@ -5,6 +5,7 @@ Whatever did not come is scored as wrong and counted: a failed request, an answe
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,8 +81,9 @@ def _tools(store: RunStore, check: Check, models: Models) -> _Tools:
             f"{store.accuracy_path(check.name)}.items.jsonl: found {len(items)} items; allowed: all "
             f"{check.prompts}, in order"
         )
+    seen = Counter(item.id for item in items)
     for item in items:
-        if problem := _problem_of(item, check, [other.id for other in items]):
+        if problem := _problem_of(item, check, seen[item.id]):
             raise RecordError(f"{store.accuracy_path(check.name)}.items.jsonl:{item.index + 1}: {problem}")
     languages = dict.fromkeys(item.language for item in items)
     wer = None if check.wer is None else models.instead.wer(check.wer)
@@ -101,8 +103,8 @@ def _tools(store: RunStore, check: Check, models: Models) -> _Tools:
     )
 
 
-def _problem_of(item: Item, check: Check, ids: Sequence[str]) -> str | None:
-    if ids.count(item.id) > 1:
+def _problem_of(item: Item, check: Check, times: int) -> str | None:
+    if times > 1:
         return f"found the id {item.id!r} more than once; allowed: one item each"
     letters = LETTERS[: len(item.options) or None]
     if check.measure == "choice" and (item.gold is None or item.gold not in letters):

@@ -137,6 +137,16 @@ class Consumers:
                 return
 
 
+def walk_beside_consumers(sim: EngineSim, seed: int) -> None:
+    """A random walk of the engine whose every step two other threads read, and check against the oracle."""
+    walk, consumers = RandomWalk(sim, seed=seed, max_pending=10_000), Consumers(sim, 2)
+    for _ in range(250):
+        walk.advance()
+        consumers.take_all()
+    consumers.finish()
+    sim.finish()
+
+
 @pytest.mark.parametrize("max_inflight_steps", [1, 2])
 @pytest.mark.parametrize("path", [Path.THREADED, Path.DELAYED])
 def test_slow_consumers_and_a_full_log_never_deadlock(path: Path, max_inflight_steps: int) -> None:
@@ -146,12 +156,7 @@ def test_slow_consumers_and_a_full_log_never_deadlock(path: Path, max_inflight_s
     )
     sim = EngineSim(config)
     try:
-        walk, consumers = RandomWalk(sim, seed=max_inflight_steps, max_pending=10_000), Consumers(sim, 2)
-        for _ in range(250):
-            walk.advance()
-            consumers.take_all()
-        consumers.finish()
-        sim.finish()
+        walk_beside_consumers(sim, seed=max_inflight_steps)
     finally:
         sim.close()
     assert sim.seen["hits"] > 20
@@ -175,12 +180,7 @@ def test_hits_gathered_by_several_threads_are_right(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(store, "_takes", lingering)
     sim = EngineSim(SimConfig(Path.THREADED, num_blocks=24, wait_timeout=60.0))
     try:
-        walk, consumers = RandomWalk(sim, seed=5, max_pending=10_000), Consumers(sim, 2)
-        for _ in range(250):
-            walk.advance()
-            consumers.take_all()
-        consumers.finish()
-        sim.finish()
+        walk_beside_consumers(sim, seed=5)
     finally:
         sim.close()
     assert takers.pop("prefix-cache-log") > 20
