@@ -47,7 +47,7 @@ class Guard:
         self.harness_pid = int(spec["harness_pid"])
         self.status: int | None = None
         self.asked = self.stopping = self.hurry = False
-        self.harness_gone = False
+        self.harness_gone = self.reaped = False
         self.wakeup, wake = os.pipe()
         for end in (self.wakeup, wake):
             os.set_blocking(end, False)
@@ -99,15 +99,14 @@ class Guard:
         while True:
             alive = self._descendants()
             waited = time.monotonic() - started
-            if not alive or waited > patience + KILL_WAIT_S:
-                self._signal_group(signal.SIGKILL)
-                return len(killed), alive
-            if waited >= patience or self.hurry:
+            if not alive or waited >= patience or self.hurry:
                 self._signal_group(signal.SIGKILL)
                 killed.update(alive)
                 for pid in alive:
                     with contextlib.suppress(ProcessLookupError, PermissionError):
                         os.kill(pid, signal.SIGKILL)
+            if (not alive and self._reap_all()) or waited > patience + KILL_WAIT_S:
+                return len(killed), alive
             self._wait(POLL_S)
 
     def server_ended(self) -> bool:
@@ -131,7 +130,22 @@ class Guard:
                 return
             os.waitpid(ended.si_pid, os.WNOHANG)
 
+    def _reap_all(self) -> bool:
+        """Reap whatever has ended, the server too; True when no child is left, and with that no descendant.
+
+        That proves what a look through /proc cannot: one that forks and ends on the way is missed, and so is its child.
+        An orphan comes to this process, so who has no child has no descendant either.
+        """
+        with contextlib.suppress(ChildProcessError):
+            while (pid := os.waitpid(-1, os.WNOHANG)[0]) != 0:
+                self.reaped |= pid == self.server.pid
+            return False
+        self.reaped = True
+        return True
+
     def _signal_group(self, number: signal.Signals) -> None:
+        if self.reaped:  # the id may be another's by now
+            return
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.server.pid, number)
 

@@ -3,7 +3,8 @@
 Only the standard library, so that it starts quickly. `--moving N`: the counters of the first N scrapes differ;
 `--busy N`: the first N scrapes show a running request. `--children N` starts children in the server's group,
 `--detached N` in sessions of their own, `--orphans N` whose parent ends at once; their ids are printed to the log as
-`child PID`, `detached PID`, `orphan PID`.
+`child PID`, `detached PID`, `orphan PID`. `--hopping S` starts one in a session of its own that for so many seconds
+lives on in a child and ends itself, over and over, and then stays.
 """
 
 import argparse
@@ -17,6 +18,15 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 SLEEPER = "import signal, time\n{}print('up', flush=True)\ntime.sleep(600)"
+HOP = """
+import os, time
+until = time.monotonic() + {}
+os.setsid()
+while time.monotonic() < until:
+    if os.fork():
+        os._exit(0)
+time.sleep(600)
+"""
 IGNORE = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
 
 
@@ -80,6 +90,7 @@ def main() -> None:
     parser.add_argument("--children", type=int, default=0)
     parser.add_argument("--detached", type=int, default=0)
     parser.add_argument("--orphans", type=int, default=0)
+    parser.add_argument("--hopping", type=float, default=0.0)
     parser.add_argument("--stubborn-children", action="store_true")
     parser.add_argument("--ignore-sigterm", action="store_true")
     parser.add_argument("--slow-start", type=float, default=0.0)
@@ -105,6 +116,10 @@ def main() -> None:
         )
         parent = subprocess.run([sys.executable, "-I", "-S", "-c", start], stdout=subprocess.PIPE, text=True)
         print("orphan", parent.stdout.strip(), flush=True)
+    if options.hopping:
+        first = subprocess.Popen([sys.executable, "-I", "-S", "-c", HOP.format(options.hopping)])
+        print("hopping", first.pid, flush=True)
+        first.wait()
     if options.exit_code is not None:
         print("bad weights", file=sys.stderr, flush=True)
         os._exit(options.exit_code)

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -110,7 +111,32 @@ def test_children_of_a_killed_server_are_gone(make_launch: MakeLaunch) -> None:
         assert server.returncode == -signal.SIGKILL
         report = server.stop()
     assert (report.stopped_by, report.exit_status) == ("died", -signal.SIGKILL)
-    assert not any(map(runs, members))
+    # Not as zombies either: the guard has seen the end of each.
+    assert not any(map(psutil.pid_exists, members))
+
+
+def test_descendant_that_no_look_at_the_processes_finds_is_killed(make_launch: MakeLaunch) -> None:
+    """One that forks and ends faster than /proc can be read is not missed: the stop ends when nobody is left."""
+    launch = make_launch("--hopping", "3")
+    with ServerProcess.start(launch, PATIENT) as server:
+        wait_for_log(launch, "listening")
+        (session,) = logged_pids(launch, "hopping")
+        assert members_of(session)
+        report = server.stop()
+    assert report.stopped_by == "sigterm"
+    assert members_of(session) == []
+
+
+def members_of(session: int) -> list[int]:
+    """Who lives in a session, found by looking until somebody is or for a second."""
+    found: list[int] = []
+    until = time.monotonic() + 1.0
+    while not found and time.monotonic() < until:
+        for pid in psutil.pids():
+            with contextlib.suppress(ProcessLookupError):
+                if os.getsid(pid) == session and runs(pid):
+                    found.append(pid)
+    return found
 
 
 def test_server_that_exits_at_once_reports_its_status(make_launch: MakeLaunch) -> None:
