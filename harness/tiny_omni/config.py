@@ -43,7 +43,11 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """Stage 0. Names are vLLM's; `enable_prefix_caching` turns on KV reuse and, with it, the output cache."""
+    """Stage 0. Names are vLLM's; `enable_prefix_caching` turns on KV reuse and, with it, the output cache.
+
+    `min_step_ms` is ours: a step lasts at least so many milliseconds, as a device's would, so that what the host does
+    meanwhile costs nothing and its noise does not show. That time is simulated.
+    """
 
     model: ModelConfig = field(default_factory=ModelConfig)
     enable_prefix_caching: bool = False
@@ -54,9 +58,12 @@ class EngineConfig:
     max_model_len: int = 8192
     eos_token_id: int = 0
     num_threads: int = 1
+    min_step_ms: int = 0
 
     def __post_init__(self) -> None:
-        _require_positive(self, except_for={"model", "enable_prefix_caching", "eos_token_id"})
+        _require_positive(self, except_for={"model", "enable_prefix_caching", "eos_token_id", "min_step_ms"})
+        if self.min_step_ms < 0:
+            raise UsageError(f"min_step_ms: found {self.min_step_ms}; allowed: at least 0")
         if not 0 <= self.eos_token_id < self.model.vocab_size:
             raise UsageError(f"eos_token_id: found {self.eos_token_id}; allowed: 0 to {self.model.vocab_size - 1}")
 

@@ -17,6 +17,7 @@ from harness.tiny_omni.config import EngineConfig
 from harness.tiny_omni.errors import EngineFailed, RequestRefused
 from harness.tiny_omni.model import ROW_KEYS, Thinker
 from harness.tiny_omni.outputs import OutputCache, RowAssembler, StepResult
+from harness.tiny_omni.pace import Pace
 from harness.tiny_omni.request import EngineOutput, EngineRequest, FinishReason, Request
 from harness.tiny_omni.scheduler import Emission, Scheduler, StepPlan, refusal
 from harness.tiny_omni.step import build_input, positions_of
@@ -84,6 +85,7 @@ class Engine:
 
     Parameters:
         config: sizes and switches.
+        slow_step: share of its own time by which every step takes longer, a fault.
         step_hook: called with the step's index, from 0, before each forward on the engine's thread; an exception it
             raises is an engine failure.
         cache_seam: what the engine uses in place of the cache it made; None for the cache itself.
@@ -93,6 +95,7 @@ class Engine:
         self,
         config: EngineConfig,
         *,
+        slow_step: float = 0.0,
         step_hook: Callable[[int], None] | None = None,
         cache_seam: Callable[[OutputCache], OutputCache] | None = None,
     ) -> None:
@@ -108,6 +111,7 @@ class Engine:
             bounds = CacheConfig.from_env(config.num_blocks, config.block_size, frozenset(ROW_KEYS), os.environ)
             cache = PrefixCache(bounds, EngineLayout(config.block_size))
             self._cache = cache if cache_seam is None else cache_seam(cache)
+        self._pace = Pace(config.min_step_ms / 1000, slow_step) if config.min_step_ms or slow_step else None
         self._step_hook = step_hook
         self._scheduler = Scheduler(config)
         self._rows = RowAssembler()
@@ -263,7 +267,11 @@ class Engine:
             )
         if self._step_hook is not None:
             self._step_hook(index)
+        if self._pace is not None:
+            self._pace.begin()
         sampled: list[int] = self.model.forward(step).argmax(dim=-1).tolist()
+        if self._pace is not None:
+            self._pace.end()
         handle: StepHandle | None = None
         copies: dict[str, dict[str, torch.Tensor]] | None = None
         if self._cache is not None:

@@ -5,14 +5,10 @@ Generation requests (chat and plain completions that passed validation) are coun
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 
 from harness.errors import UsageError
-
-LEAST_SLEEP = 0.0005
-"""Seconds; the system's timers are late by about a tenth of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,35 +103,18 @@ class FailStep(Exception):
 class StepFaults:
     """An engine's step hook: called with the step's index before each forward, on the engine's thread.
 
-    A step is made slower by sleeping for `share` of what the steps before it took. Thread time is what counts: the time
-    an idle engine waits for work belongs to no step. Shares too small for one sleep are saved up, and a sleep that took
-    too long is taken off the next, so that the share holds over any number of steps.
-
     Parameters:
-        share: of the fault slow-step.
         fail_step: of the fault fail-step.
     """
 
-    def __init__(self, share: float, fail_step: int | None) -> None:
-        self._share, self._fail_step = share, fail_step
-        self._before: float | None = None
-        self._owed = 0.0
+    def __init__(self, fail_step: int) -> None:
+        self._fail_step = fail_step
 
     def __call__(self, step: int) -> None:
         if step + 1 == self._fail_step:
             raise FailStep(f"fault fail-step={self._fail_step}")
-        now = time.thread_time()
-        if self._before is not None:
-            self._owed += self._share * (now - self._before)
-        if self._owed >= LEAST_SLEEP:
-            asleep = time.perf_counter()
-            time.sleep(self._owed)
-            self._owed -= time.perf_counter() - asleep
-        self._before = time.thread_time()
 
 
 def step_faults(faults: Faults) -> StepFaults | None:
     """The step hook these faults need, if any."""
-    if faults.slow_step or faults.fail_step is not None:
-        return StepFaults(faults.slow_step, faults.fail_step)
-    return None
+    return None if faults.fail_step is None else StepFaults(faults.fail_step)

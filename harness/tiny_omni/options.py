@@ -23,6 +23,7 @@ _ENGINE_SETTINGS = (
     "max_num_batched_tokens",
     "max_model_len",
     "num_threads",
+    "min_step_ms",
 )
 _SETTINGS: dict[str, type] = {
     "enable_prefix_caching": bool,

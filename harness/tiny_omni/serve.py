@@ -131,7 +131,9 @@ def _load(options: Options) -> tuple[Engine, Service]:
 
     tokenizer = load_tokenizer()
     faults = options.faults
-    engine = Engine(options.engine, step_hook=step_faults(faults), cache_seam=row_faults(faults))
+    engine = Engine(
+        options.engine, slow_step=faults.slow_step, step_hook=step_faults(faults), cache_seam=row_faults(faults)
+    )
     talker = Talker(tokenizer, engine.model.embedding) if options.audio else None
     engine.start()
     return engine, Service(engine, tokenizer, talker, Ear(tokenizer))
