@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.accuracy.items import items_of
 from harness.accuracy.readiness import cannot_score
 from harness.check_deploy import check_deploy
 from harness.check_notes import grouped
@@ -259,6 +260,9 @@ def _benches(
         notes.append("ideal hit rate: not computed (the tokenizer has no chat template); tokens are the table's")
         return tuple(_bench(bench, *_nominal_tokens(bench), None) for bench in benches)
     prompts = {bench.name: generate(bench, tokenizer) for bench in benches if bench.name not in missing}
+    for check in scenario.checks:
+        if check.name in prompts:
+            items_of(check, prompts[check.name])
     ids = {
         bench.name: served_ids(
             bench, prompts[bench.name], tokenizer, voice_in_prompt=voice_in_prompt(scenario.server.kind)

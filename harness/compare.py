@@ -11,7 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from harness.accuracy.records import CheckSummary
+from harness.accuracy.verdict import summaries_of
 from harness.changed import changed
+from harness.compare_scores import ScoreRow, score_rows, tools_of
 from harness.errors import UsageError
 from harness.gate import Changes, change_between, changes_of
 from harness.noise import host_class
@@ -80,6 +83,7 @@ class RunComparison:
     Parameters:
         ratios: of the ratio between arm and baseline, in which whatever both arms of a run share cancels.
         absolute: of each arm's own request throughput, in which the machine's state on the day does not cancel.
+        scores: of the accuracy checks that were scored.
     """
 
     first: str
@@ -87,11 +91,14 @@ class RunComparison:
     differences: tuple[Difference, ...]
     ratios: tuple[ChangeRow, ...]
     absolute: tuple[ChangeRow, ...]
+    scores: tuple[ScoreRow, ...]
 
     @property
     def compared(self) -> bool:
-        """Whether any row has a valid round in both runs."""
-        return any(row.change is not None for row in (*self.ratios, *self.absolute))
+        """Whether any row has a valid round, or any check a score, in both runs."""
+        return any(row.change is not None for row in (*self.ratios, *self.absolute)) or any(
+            None not in (row.first, row.second) for row in self.scores
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +108,7 @@ class _Run:
     scenario: Scenario
     trials: tuple[TrialRecord, ...]
     cells: tuple[CellRecord, ...]
+    checks: tuple[CheckSummary, ...]
 
 
 def compare_runs(first: RunStore, second: RunStore, *, force: bool = False, level: float = LEVEL) -> RunComparison:
@@ -127,12 +135,13 @@ def compare_runs(first: RunStore, second: RunStore, *, force: bool = False, leve
         differences=differences,
         ratios=tuple(_ratio_rows(one, two, level)),
         absolute=tuple(_absolute_rows(one, two, REQUEST_THROUGHPUT, level)),
+        scores=tuple(score_rows(one.checks, two.checks)),
     )
 
 
 def _read(store: RunStore) -> _Run:
     manifest = store.manifest()
-    return _Run(store.path.name, manifest, scenario_of(manifest), store.trials(), store.cells())
+    return _Run(store.path.name, manifest, scenario_of(manifest), store.trials(), store.cells(), summaries_of(store))
 
 
 def _differences(one: _Run, two: _Run) -> Iterator[Difference]:
@@ -175,6 +184,7 @@ def _facts(run: _Run) -> dict[str, tuple[str, bool]]:
         facts[f"version of {name}"] = (version, name in _BLOCKING_VERSIONS)
     for tree in manifest.sources:
         facts[f"commit of {tree.name}"] = (_commit(tree.commit, tree.dirty), False)
+    facts |= {name: (label, True) for name, label in tools_of(run.checks).items()}
     for arm in run.scenario.arms:
         trial = next((trial for trial in run.trials if trial.arm == arm), None)
         if trial is not None:

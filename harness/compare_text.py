@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from harness.compare import ChangeRow, RunComparison
+from harness.report.accuracy_text import VERDICT_SAYS
 from harness.report.text import NONE, mean_and_interval, percent, significant, table
 from harness.stats import LEVEL, REQUEST_THROUGHPUT
 
@@ -24,6 +25,8 @@ def render_comparison(found: RunComparison) -> str:
         "Request throughput (req/s) of each arm by itself; what differed on the day does not cancel here:",
         _table(found, found.absolute, significant),
     ]
+    if found.scores:
+        parts += ["Accuracy, means over the answers of all rounds, and what each check came to:", _scores(found)]
     return "\n\n".join(parts)
 
 
@@ -48,6 +51,31 @@ def _differences(found: RunComparison) -> str:
 def _table(found: RunComparison, rows: Iterable[ChangeRow], shown: Any) -> str:
     head = ["bench", "arm", found.first, found.second, f"change ({LEVEL:.0%} interval)", "rounds"]
     return table(head, [_cells(row, shown) for row in rows], left=2)
+
+
+def _scores(found: RunComparison) -> str:
+    head = ["check", "arm", "score", found.first, found.second, "verdicts"]
+    return table(
+        head,
+        [
+            [
+                row.check,
+                row.arm,
+                row.score,
+                *(_score(row.score, value) for value in (row.first, row.second)),
+                ", ".join(NONE if verdict is None else VERDICT_SAYS[verdict] for verdict in row.verdicts),
+            ]
+            for row in found.scores
+        ],
+        left=3,
+        words=("verdicts",),
+    )
+
+
+def _score(name: str, value: float | None) -> str:
+    if value is None:
+        return NONE
+    return f"{value:.3f}" if name == "SIM" else percent(value, signed=False)
 
 
 def _cells(row: ChangeRow, shown: Any) -> Sequence[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from harness.accuracy.normalise import language_of
+from harness.accuracy.normalise import language_of, languages_of
 from harness.accuracy.records import Item
 from harness.errors import UsageError
 from harness.loads import Load
@@ -32,6 +32,12 @@ def items_of(check: Check, prompts: Sequence[Prompt]) -> tuple[tuple[Item, ...],
             raise UsageError(f"{where}: found nothing expected; allowed: `expected`, the words to be said")
         if check.measure == "choice" and prompt.gold is None:
             raise UsageError(f"{where}: found no gold; allowed: `gold`, the letter of the right option")
+        language = language_of(prompt.expected or prompt.text)
+        if check.wer is not None and language not in (allowed := languages_of(check.wer.normaliser)):
+            raise UsageError(
+                f"{where}: found language {language!r}; allowed: what the normaliser {check.wer.normaliser} has rules "
+                f"for, {', '.join(allowed)} (seed-tts has them for {', '.join(languages_of('seed-tts'))})"
+            )
         reference = None
         if check.sim is not None and prompt.voice is not None:
             source = prompt.voice.path
@@ -42,7 +48,7 @@ def items_of(check: Check, prompts: Sequence[Prompt]) -> tuple[tuple[Item, ...],
             Item(
                 id=prompt.id or f"{index:05d}",
                 index=index,
-                language=language_of(prompt.expected or prompt.text),
+                language=language,
                 expected=prompt.expected,
                 reference=reference,
                 options=prompt.options,

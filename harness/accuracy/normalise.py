@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import string
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal, TypeAlias, get_args
 
 from harness.accuracy.packages import load_package
@@ -43,6 +43,9 @@ def seed_tts_chinese(text: str) -> str:
     return " ".join("".join(text.translate(_DELETED).split()))
 
 
+_SEED_TTS: Mapping[str, Normaliser] = {"en": seed_tts_english, "zh": seed_tts_chinese}
+
+
 def language_of(text: str) -> Literal["en", "zh"]:
     """`zh` for a text with a Han character, else `en`. Ask it about the reference, never about what was heard."""
     return "zh" if any(_is_han(character) for character in text) else "en"
@@ -61,13 +64,14 @@ def normaliser(name: str, language: str = "en") -> Normaliser:
     """
     if name not in get_args(NormaliserName):
         raise UsageError(f"normaliser: found {name!r}; allowed: {', '.join(get_args(NormaliserName))}")
-    languages = {"seed-tts": {"en": seed_tts_english, "zh": seed_tts_chinese}}.get(name)
-    if languages is not None and language in languages:
-        return languages[language]
-    if languages is not None or language != "en":
-        allowed = "en" if languages is None else ", ".join(languages)
-        raise UsageError(f"normaliser {name}: found language {language!r}; allowed: {allowed}")
-    return _whisper_english()
+    if language not in languages_of(name):
+        raise UsageError(f"normaliser {name}: found language {language!r}; allowed: {', '.join(languages_of(name))}")
+    return _SEED_TTS[language] if name == "seed-tts" else _whisper_english()
+
+
+def languages_of(name: str) -> tuple[str, ...]:
+    """The languages a normaliser has rules for."""
+    return tuple(_SEED_TTS) if name == "seed-tts" else ("en",)
 
 
 def _whisper_english() -> Normaliser:

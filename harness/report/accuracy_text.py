@@ -10,7 +10,7 @@ from harness.accuracy.records import ArmScores, CheckSummary, WerFigures
 from harness.report.accuracy import AccuracyCheck, AccuracyRow
 from harness.report.text import MINUS, NONE, difference, hit_rate, listed, percent, table
 
-_SAYS = {
+VERDICT_SAYS = {
     Verdict.FAIL: "FAILED",
     Verdict.INVALID: "INVALID",
     Verdict.INCONCLUSIVE: "inconclusive",
@@ -38,7 +38,7 @@ def _sentence(one: AccuracyCheck) -> str:
         return f"Accuracy {name}: passed ({limits}, {one.summary.items} items)."
     grave = [judged for judged in one.summary.judgements if judged.verdict is verdict]
     told = "; ".join(f"{judged.check} of `{judged.arm}`: {' and '.join(judged.reasons)}" for judged in grave)
-    return f"Accuracy {name}: {_SAYS[verdict]}. {told}."
+    return f"Accuracy {name}: {VERDICT_SAYS[verdict]}. {told}."
 
 
 def section(checks: tuple[AccuracyCheck, ...]) -> str:
@@ -138,7 +138,7 @@ def _judgements(summary: CheckSummary) -> str:
             f"{_value(judged, judged.low)} .. {_value(judged, judged.high)}" if judged.low is not None else NONE,
             NONE if judged.control is None else f"{judged.control:g}",
             _value(judged, judged.limit),
-            f"**{_SAYS[judged.verdict]}**" if judged.verdict is not Verdict.PASS else "passed",
+            f"**{VERDICT_SAYS[judged.verdict]}**" if judged.verdict is not Verdict.PASS else "passed",
             "; ".join(judged.reasons) or NONE,
         ]
         for judged in summary.judgements

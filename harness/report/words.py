@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from harness.records import TrialRecord
 from harness.report.measures import Hit
 from harness.report.model import MainRow, Report
 from harness.report.text import between, count, listed, percent
@@ -106,12 +107,14 @@ def _share(hits: list[Hit]) -> str:
 
 
 def weights(report: Report) -> str:
-    """What is real and what is not in this run: nothing is simulated, yet weights may be random."""
+    """What is real and what is not in this run: what is simulated or broken on purpose, and weights may be random."""
     kind = report.scenario.server.kind
     dummy = any("--load-format dummy" in " ".join(trial.argv).replace("=", " ") for trial in report.trials)
     if kind == "tiny-omni":
+        told = _on_purpose(report)
+        start = " ".join([*told, "Every"]) if told else "Nothing is simulated: every"
         return (
-            "Nothing is simulated: every time, count and byte was measured on this host. The model is the bundled "
+            f"{start} time, count and byte was measured on this host. The model is the bundled "
             "tiny omni model with seeded random weights: its speed is that of a small model on a CPU, and its "
             "answers carry no knowledge."
         )
@@ -126,3 +129,29 @@ def weights(report: Report) -> str:
             "weights and hardware are what its owner says."
         )
     return "Nothing is simulated: every time, count and byte was measured on this host."
+
+
+def _on_purpose(report: Report) -> list[str]:
+    """What the reference server was told to pretend."""
+    told = []
+    for name, says in (
+        ("min-step-ms", "**Simulated**: a step of {arms} lasts at least {value} ms, as a device's would (`{name}`)."),
+        ("fault", "**On purpose**: {arms} ran with `{name}: {value}`."),
+    ):
+        arms: dict[str, list[str]] = {}
+        for trial in report.trials:
+            if value := _setting(trial, name):
+                arms.setdefault(str(value), []).append(f"`{trial.arm}`")
+        told += [
+            says.format(arms=listed(list(dict.fromkeys(each))), value=value, name=name) for value, each in arms.items()
+        ]
+    return told
+
+
+def _setting(trial: TrialRecord, name: str) -> object:
+    """A stage-0 setting of an arm as resolved: a command-line argument beats the overlay; None without either."""
+    given = trial.resolved.get("args", {})
+    if name in given:
+        return given[name]
+    stages = (trial.resolved.get("deploy") or {}).get("stages", ())
+    return next((stage.get(name.replace("-", "_")) for stage in stages if stage["stage_id"] == 0), None)

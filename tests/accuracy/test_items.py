@@ -60,6 +60,12 @@ def test_benches_have_no_items() -> None:
             Prompt("hi", 1, 8, id="a"),
             "check C: item a: found nothing expected; allowed: `expected`, the words to be said",
         ),
+        (
+            {"measure": "speech", "wer": {"model": "tiny.pt", "normaliser": "whisper-english"}},
+            Prompt("say it", 1, 8, id="a", expected="你好"),
+            "check C: item a: found language 'zh'; allowed: what the normaliser whisper-english has rules for, en "
+            "(seed-tts has them for en, zh)",
+        ),
         ({"measure": "choice"}, Prompt("hi", 1, 8, id="a"), "check C: item a: found no gold; allowed: `gold`"),
         ({"measure": "parity"}, Prompt("hi", 1, 8, id="a"), "check C: found the id 'a' at items 0 and 1"),
     ],

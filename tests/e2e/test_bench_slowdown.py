@@ -64,8 +64,10 @@ def test_five_percent_gates_and_a_fifth_of_one_does_not(
 
 @pytest.mark.parametrize(("arm", "verdict"), [("slow_5", "slower"), ("slow_02", "the same")])
 def test_the_report_says_so(finished: Path, arm: str, verdict: str) -> None:
-    """Its first lines name the slow arm's bench as slower and the other's as the same."""
+    """It names the slow arm's bench as slower, the other's as the same, and what was simulated and done on purpose."""
     report = (finished / "report.md").read_text()
+    assert "**Simulated**: a step of `cache_off`, `slow_5` and `slow_02` lasts at least 25 ms" in report
+    assert f"**On purpose**: `{arm}` ran with `fault: slow-step=0.0" in report
     assert f"With `{arm}` against `cache_off`, of 1 bench 1 is {verdict} " in report, report[:2000]
 
 

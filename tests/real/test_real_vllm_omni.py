@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]
 BLOCK = 32  # tokens, of the deploy profile
 SPEAKING = 6
 DECODING = 16
+DECODED = 128  # tokens; requests that arrive one after the other share but the later ones
 ARMS: Mapping[str, str | None] = {"cache_off": None, "builtin": "builtin", "bundled": "bundled"}
 
 
@@ -64,7 +65,7 @@ def run(folder: Path, cache: str | None) -> Arm:
         counters = server.stage0_counters()
         with ThreadPoolExecutor(DECODING) as clients:
             prompts = [words(5000 + 64 * n, 64) for n in range(DECODING)]
-            decoded = list(clients.map(lambda prompt: server.ask(prompt, ["text"], 64), prompts))
+            decoded = list(clients.map(lambda prompt: server.ask(prompt, ["text"], DECODED), prompts))
         proof = proof_of(server.log)
         series = page(proof["metrics"]) if proof else {}
     finally:

@@ -1,4 +1,6 @@
 # ruff: noqa: RUF001 - the report prints a real minus sign and a real dash
+import json
+
 import pandas as pd
 import pytest
 from report_tables import cells_by_pandas, rendered, rows, section
@@ -42,6 +44,31 @@ def test_a_failed_trial_without_a_cell_has_a_dash(tmp_path):
     (root / "trials" / "r01-2-cache_on" / "trial.json").write_text(cut.model_dump_json())
     shown = rows(render_markdown(build_report(RunStore.open(root)), ()), "Rounds")
     assert shown[-1]["round 1"] == "1.250 → — (dropped)"
+
+
+@pytest.mark.parametrize(
+    ("resolved", "expected"),
+    [
+        ({}, "Nothing is simulated: every time, count and byte was measured"),
+        ({"args": {"min-step-ms": 0}}, "Nothing is simulated: every time"),
+        (
+            {"args": {"min-step-ms": 25, "fault": "slow-step=0.05"}},
+            "**Simulated**: a step of `cache_on` lasts at least 25 ms, as a device's would (`min-step-ms`). "
+            "**On purpose**: `cache_on` ran with `fault: slow-step=0.05`. Every time, count and byte was measured",
+        ),
+        (
+            {"args": {}, "deploy": {"stages": [{"stage_id": 0, "min_step_ms": 5}]}},
+            "**Simulated**: a step of `cache_on` lasts at least 5 ms, as a device's would (`min-step-ms`). Every time",
+        ),
+    ],
+)
+def test_what_an_arm_was_told_to_pretend_is_said(tmp_path, resolved, expected):
+    """A simulated time and a fault stand before anything else of where the numbers come from."""
+    root = SyntheticRun(tmp_path / "run").write()
+    for path in root.glob("trials/*-cache_on/trial.json"):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "resolved": resolved}))
+    report = render_markdown(build_report(RunStore.open(root)), ())
+    assert expected in report.partition("## Provenance")[2]
 
 
 def test_several_arms_have_their_own_rounds(tmp_path):

@@ -207,6 +207,25 @@ def test_the_text_shows_plan_benches_and_cost(tmp_path: Path) -> None:
     assert text.splitlines()[0].endswith("checked.yaml: valid")
 
 
+def test_items_that_cannot_be_scored_are_found_before_anything_starts(tmp_path: Path) -> None:
+    """Chinese words under an English normaliser are told of by the check, not by the scoring after hours of load."""
+    asked = {"id": "a", "messages": [{"role": "user", "content": "say it"}], "expected": "你好"}
+    (tmp_path / "asked.jsonl").write_text(json.dumps(asked), encoding="utf-8")
+    accuracy = """\
+accuracy:
+  - dataset: conversation
+    path: asked.jsonl
+    modalities: [text, audio]
+    measure: speech
+    wer: {recogniser: whisper, model: tiny.pt, normaliser: whisper-english}
+    table: |
+      name  concurrency prompts output
+      SAY   1           1       4
+"""
+    with pytest.raises(UsageError, match=r"check SAY: item a: found language 'zh'; allowed: .* whisper-english"):
+        report_of(tmp_path, TINY + accuracy)
+
+
 def test_the_json_form_is_complete(tmp_path: Path) -> None:
     """What a program reads holds every part."""
     data = json.loads(json.dumps(report_of(tmp_path, TINY).to_json(), allow_nan=False))
