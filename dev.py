@@ -31,6 +31,8 @@ CPU_TORCH = "https://download.pytorch.org/whl/cpu"
 REAL = ("scripts/setup_vllm_cpu.sh", "scripts/setup_vllm_omni_cpu.sh")
 WHISPER = "openai-whisper==20250625"
 MODELS = ("whisper-tiny.en", "resemblyzer")
+# A file's tests share their fixtures, which are whole runs.
+ABREAST = ("--numprocesses", "logical", "--maxprocesses", "4", "--dist", "loadfile")
 EXTRAS = {"quickstart": "tiny,figures", "speech": "tiny,figures,accuracy", "test": "dev", "setup": "dev"}
 
 
@@ -61,7 +63,7 @@ def test(rest: list[str]) -> int:
         ("ruff", "check", "."),
         ("ruff", "format", "--check", "."),
         ("mypy",),
-        ("pytest", *(("-m", "not gpu and not real") if everything else ()), *rest),
+        ("pytest", *ABREAST, *(("-m", "not gpu and not real") if everything else ()), *rest),
     ]
     if everything:
         # The slow tests recognise speech.
