@@ -90,7 +90,7 @@ def judge_level(check: str, arm: Scores, *, limit: float, higher_is_better: bool
     estimate = mean_interval(np.array(list(_mean_by_item(arm).values())), seed=seed)
     good = estimate.mean >= limit - _ROUNDING if higher_is_better else estimate.mean <= limit + _ROUNDING
     relation = "below" if higher_is_better else "above"
-    reasons = () if good else (f"the mean {estimate.mean:.4f} is {relation} {limit:g}",)
+    reasons = () if good else (f"the mean {_said(check, estimate.mean)} is {relation} {_limit(check, limit)}",)
     return _decided(check, arm, None, limit, estimate, Verdict.PASS if good else Verdict.FAIL, reasons)
 
 
@@ -104,7 +104,7 @@ def judge_difference(
     sign = -1.0 if higher_is_better else 1.0
     worse = np.array([sign * (after[item] - before[item]) for item in before])
     estimate = mean_interval(worse, seed=seed)
-    verdict, reason = _within(estimate, margin)
+    verdict, reason = _within(check, estimate, margin)
     return _decided(check, arm, base.name, margin, estimate, verdict, (reason,) if reason else ())
 
 
@@ -147,14 +147,24 @@ def gravest(decisions: Iterable[Decision]) -> Verdict:
     return max(verdicts, key=list(Verdict).index)
 
 
-def _within(worse: Estimate, margin: float) -> tuple[Verdict, str | None]:
+def _within(check: str, worse: Estimate, margin: float) -> tuple[Verdict, str | None]:
     if worse.low is None or worse.high is None:
         return Verdict.INCONCLUSIVE, f"{worse.items} items: an interval needs {MIN_ITEMS}"
     if worse.high <= margin + _ROUNDING:
         return Verdict.PASS, None
     if worse.low > margin + _ROUNDING:
-        return Verdict.FAIL, f"worse by {worse.low:.4f} at least, {margin:g} is accepted"
-    return Verdict.INCONCLUSIVE, f"worse by {worse.low:.4f} to {worse.high:.4f}, {margin:g} is accepted"
+        return Verdict.FAIL, f"worse by {_said(check, worse.low)} at least, {_limit(check, margin)} is accepted"
+    between = f"{_said(check, worse.low)} to {_said(check, worse.high)}"
+    return Verdict.INCONCLUSIVE, f"worse by {between}, {_limit(check, margin)} is accepted"
+
+
+def _said(check: str, value: float) -> str:
+    """A word error rate is a percentage, a similarity is not."""
+    return f"{value:.2%}" if "wer" in check else f"{value:.4f}"
+
+
+def _limit(check: str, value: float) -> str:
+    return f"{100 * value:g}%" if "wer" in check else f"{value:g}"
 
 
 def _mean_by_item(scores: Scores) -> dict[str, float]:

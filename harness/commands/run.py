@@ -140,11 +140,16 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def exit_code(report: Report, ran: Ran | None = None) -> int:
-    """Of a run that no policy judges: 4 for data that cannot be trusted, else what its accuracy checks come to."""
-    if not report.valid or (ran is not None and ran.failed):
-        return ExitCode.INVALID
+    """Of a run that no policy judges: 1 for wrong answers, 4 for data that cannot be trusted, else its accuracy's.
+
+    As in a gate: what was answered wrongly was, however little the rest can be trusted.
+    """
     summaries = [one.summary for one in report.accuracy]
     scored = accuracy_code(summary for summary in summaries if summary is not None)
+    if scored == ExitCode.REGRESSED:
+        return scored
+    if not report.valid or (ran is not None and ran.failed):
+        return ExitCode.INVALID
     return scored if scored or None not in summaries else ExitCode.INCONCLUSIVE
 
 

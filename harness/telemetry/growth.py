@@ -17,20 +17,21 @@ def memory_growth(cells: Sequence[CellRecord]) -> tuple[Caveat, ...]:
 
     With more than one pass over the benches, from the end of the first pass to the end of the last: the load was the
     same. With one, from the end of the first reported bench to the end of the last; benches differ, so that is only a
-    hint. Rows that the cache says it holds more are its purpose, and are taken off.
+    hint, and what accuracy checks ask for is no part of it. Rows that the cache says it holds more are its purpose,
+    and are taken off.
 
     Parameters:
         cells: of one trial, in the order they ran.
     """
     known = [one.cell for one in cells if one.cell.memory is not None]
-    last = known[-1] if known else None
-    if last is not None and last.pass_number > 1:
-        ends = [cell for cell in known if cell.pass_number == 1][-1:]
+    if known and known[-1].pass_number > 1:
+        ends = [[cell for cell in known if cell.pass_number == 1][-1:], known[-1:]]
     else:
-        ends = [cell for cell in known if cell.reported][:1]
-    if last is None or not ends or ends[0] is last:
+        reported = [cell for cell in known if cell.reported]
+        ends = [reported[:1], reported[1:][-1:]]
+    if not all(ends):
         return ()
-    first = ends[0]
+    [first], [last] = ends
     assert first.memory is not None
     assert last.memory is not None
     rows = max(_resident(last) - _resident(first), 0.0)

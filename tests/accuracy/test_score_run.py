@@ -14,6 +14,7 @@ from harness.accuracy.models import Instead
 from harness.accuracy.records import ItemScore
 from harness.accuracy.score import score_run
 from harness.accuracy.verdict import accuracy_verdict, exit_code, summaries_of, unscored
+from harness.commands.run import exit_code as code_of_run
 from harness.errors import RecordError, UsageError
 from harness.records import CellRecord
 from harness.report import build_report, render_markdown
@@ -131,9 +132,19 @@ def test_wrong_words_fail_and_the_report_says_which_on_top(tmp_path: Path) -> No
     assert (machine["check"], machine["verdict"]) == ("SAY", "fail")
     assert machine["summary"] == summaries[0].model_dump(mode="json")
     text = render_markdown(report)
-    assert "> **Accuracy SAY: FAILED. max_wer of `on`: the mean 0.5000 is above 0.05; max_wer_increase" in text
+    assert "> **Accuracy SAY: FAILED. max_wer of `on`: the mean 50.00% is above 5%; max_wer_increase" in text
     assert text.index("Accuracy SAY: FAILED") < text.index("## Request throughput")
     assert "kept_run:spoken_words" in text
+
+
+@pytest.mark.parametrize(("given", "code"), [([Said(words="wrong words")] * len(WORDS), 1), (RIGHT, 4)])
+def test_wrong_answers_are_told_even_where_no_pair_counted(tmp_path: Path, given: list[Said], code: int) -> None:
+    """The run has not one valid pair of its bench: 4, unless its answers are wrong, which is 1 as in a gate."""
+    store = write_run(tmp_path, speech(tmp_path), {key: given if key[1] == "on" else RIGHT for key in BOTH})
+    score_run(store)
+    report = build_report(store)
+    assert not report.valid
+    assert code_of_run(report) == code
 
 
 def test_scoring_again_replaces_scores_and_needs_no_server(tmp_path: Path) -> None:

@@ -51,6 +51,12 @@ def test_rows_that_the_cache_holds_are_its_purpose():
     assert "200 MiB of it rows in the cache" in message
 
 
+def test_an_accuracy_check_is_another_load():
+    """Speech that no bench asked for takes memory of its own, which says nothing of a leak."""
+    assert messages(cell("A", 1000 * MIB), cell("SAY", 1500 * MIB, reported=False)) == []
+    assert messages(cell("A", 1000 * MIB), cell("B", 1001 * MIB), cell("SAY", 1500 * MIB, reported=False)) == []
+
+
 def test_with_passes_the_same_load_is_compared():
     """From the end of the first pass to the end of the last, whatever happened within the first."""
     first = (cell("A", 100 * MIB), cell("B", 1000 * MIB))
