@@ -8,7 +8,7 @@ dies, even by SIGKILL. It writes JSON lines to standard output:
 * `{"event": "started", "pid": n}` or `{"event": "failed", "error": "..."}`
 * `{"event": "exited", "status": n, "stopped_by": "sigterm" | "sigkill" | "died"}`; a negative status is a signal
 * `{"event": "gone", "leftovers": n, "left": [pid, ...]}`: processes that had to be killed after the server itself
-  ended, and those that even SIGKILL did not end
+  ended, and those that even SIGKILL did not end; null when some live on that cannot be caught
 
 SIGTERM stops the server too; a further SIGTERM skips the polite wait. On Linux the kernel kills the server should the
 guard itself be killed.
@@ -37,6 +37,8 @@ LEFTOVER_GRACE_S = 2.0
 """How long descendants may take to end by themselves once the server has."""
 POLL_S = 0.05
 PARENT_CHECK_S = 0.5
+_STATE, _PARENT, _THREADS = 0, 1, 17
+"""Places in `/proc/PID/stat` behind the name."""
 
 
 class Guard:
@@ -92,8 +94,11 @@ class Guard:
             self._wait(POLL_S)
         return "sigkill"
 
-    def clear(self, polite: bool) -> tuple[int, list[int]]:
-        """End every descendant that is left. Returns how many had to be killed, and those that could not be."""
+    def clear(self, polite: bool) -> tuple[int, list[int] | None]:
+        """End every descendant that is left. Returns how many had to be killed, and those that could not be.
+
+        None for those: some live on, but never long enough to be seen.
+        """
         started, killed = time.monotonic(), set[int]()
         patience = min(LEFTOVER_GRACE_S, self.stop_timeout) if polite else 0.0
         while True:
@@ -105,8 +110,10 @@ class Guard:
                 for pid in alive:
                     with contextlib.suppress(ProcessLookupError, PermissionError):
                         os.kill(pid, signal.SIGKILL)
-            if (not alive and self._reap_all()) or waited > patience + KILL_WAIT_S:
-                return len(killed), alive
+            if not alive and self._reap_all():
+                return len(killed), []
+            if waited > patience + KILL_WAIT_S:
+                return len(killed), alive or None
             self._wait(POLL_S)
 
     def server_ended(self) -> bool:
@@ -156,10 +163,11 @@ class Guard:
         for entry in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError):
                 # The second field is a name in brackets that may hold anything, brackets and spaces too.
-                state, parent = entry.read_text(errors="replace").rpartition(")")[2].split()[:2]
+                stat = entry.read_text(errors="replace").rpartition(")")[2].split()
                 pid = int(entry.parent.name)
-                children.setdefault(int(parent), []).append(pid)
-                if state in "ZX":
+                children.setdefault(int(stat[_PARENT]), []).append(pid)
+                # A zombie with threads is one whose first thread has ended: the others work on.
+                if stat[_STATE] in "ZX" and int(stat[_THREADS]) <= 1:
                     ended.add(pid)
         found, queue = [], [os.getpid()]
         while queue:

@@ -36,12 +36,16 @@ class Identity:
             return cls(pid, 0.0)
 
     def process(self) -> psutil.Process | None:
-        """The process while it runs; None once it has ended (a zombie has) or the id belongs to another."""
+        """The process while it runs; None once it has ended, or the id belongs to another.
+
+        A zombie has ended, unless it has threads: then only its first one has, and the others work on.
+        """
         try:
             process = psutil.Process(self.pid)
             if abs(process.create_time() - self.create_time) > _SAME_S:
                 return None
-            return None if process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD) else process
+            ended = process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD) and process.num_threads() <= 1
+            return None if ended else process
         except psutil.NoSuchProcess:
             return None
 

@@ -226,9 +226,12 @@ class ServerProcess:
         assert self._guard.stdout is not None
         self._guard.stdout.close()
         exited, gone = self._events.get("exited"), self._events.get("gone")
-        left = [Identity.of(pid) for pid in (gone or {}).get("left", ())]
+        seen = (gone or {}).get("left", ())
+        left = [Identity.of(pid) for pid in seen or ()]
         killed = kill_all([*before, *left], guard_program.KILL_WAIT_S)
         self._prove_gone([*before, *left])
+        if seen is None:
+            raise ServerLeft(f"a process of the server outlived its stop, uncaught; log: {self.launch.log_path}")
         (self.launch.trial_dir / SERVER_FILE).unlink(missing_ok=True)
         if exited is None:
             return StopReport("died" if lost else "sigkill", time.monotonic() - asked, None, len(killed))

@@ -9,6 +9,9 @@ from harness.errors import UsageError
 MID_LAYER = 2
 """The residual stream that enters this layer is the second per-token output (`layer.2`)."""
 
+_LONGEST_STEP_MS = 1000
+"""A stop waits for the step that runs."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
@@ -62,8 +65,8 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         _require_positive(self, except_for={"model", "enable_prefix_caching", "eos_token_id", "min_step_ms"})
-        if self.min_step_ms < 0:
-            raise UsageError(f"min_step_ms: found {self.min_step_ms}; allowed: at least 0")
+        if not 0 <= self.min_step_ms <= _LONGEST_STEP_MS:
+            raise UsageError(f"min_step_ms: found {self.min_step_ms}; allowed: 0 to {_LONGEST_STEP_MS}")
         if not 0 <= self.eos_token_id < self.model.vocab_size:
             raise UsageError(f"eos_token_id: found {self.eos_token_id}; allowed: 0 to {self.model.vocab_size - 1}")
 

@@ -5,6 +5,7 @@ Generation requests (chat and plain completions that passed validation) are coun
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 
@@ -47,14 +48,14 @@ class Faults:
 
 
 _VALUES: dict[str, tuple[str, Callable[[str], object]]] = {
-    "float": ("a number of at least 0", lambda text: _at_least(float(text), 0.0)),
-    "int | None": ("a whole number of at least 1", lambda text: _at_least(int(text), 1)),
+    "float": ("a number of 0 to 1000000", lambda text: _within(float(text), 0.0, 1e6)),
+    "int | None": ("a whole number of at least 1", lambda text: _within(int(text), 1, math.inf)),
     "str | None": ("a name", lambda text: text),
 }
 
 
-def _at_least(value: float, least: float) -> float:
-    if not value >= least:
+def _within(value: float, least: float, most: float) -> float:
+    if not least <= value <= most:
         raise ValueError(value)
     return value
 

@@ -13,9 +13,9 @@ class Pace:
 
     A step lasts at least `least` from the begin of its forward, as if a device were computing it and this thread
     waited; nothing of that is measured, it is simulated. On top it lasts longer by `share` of what it took. Thread
-    time and that wait are what counts: the time an idle engine waits for work belongs to no step. Shares too small for
-    one sleep are saved up, and a sleep that took too long is taken off the next, so that the share holds over any
-    number of steps.
+    time and that wait are what counts: the time an idle engine waits for work belongs to no step. Without a wait,
+    shares too small for one sleep are saved up, and a sleep that took too long is taken off the next, so that the share
+    holds over any number of steps.
 
     Parameters:
         least: seconds.
@@ -40,7 +40,10 @@ class Pace:
         assert self._before is not None
         self._owed += self._share * (computed - self._before + wait)
         self._before = computed
-        asleep = wait + self._owed
-        if asleep >= LEAST_SLEEP:
-            time.sleep(asleep)
-            self._owed -= time.perf_counter() - now - wait
+        if wait > 0.0:
+            # Never shortened for a sleep that was late before: no step is shorter than a device's.
+            time.sleep(wait + max(self._owed, 0.0))
+            self._owed = min(self._owed, 0.0)
+        elif self._owed >= LEAST_SLEEP:
+            time.sleep(self._owed)
+            self._owed -= time.perf_counter() - now

@@ -4,7 +4,8 @@ Only the standard library, so that it starts quickly. `--moving N`: the counters
 `--busy N`: the first N scrapes show a running request. `--children N` starts children in the server's group,
 `--detached N` in sessions of their own, `--orphans N` whose parent ends at once; their ids are printed to the log as
 `child PID`, `detached PID`, `orphan PID`. `--hopping S` starts one in a session of its own that for so many seconds
-lives on in a child and ends itself, over and over, and then stays.
+lives on in a child and ends itself, over and over, and then stays. `--headless` starts one in a session of its own
+whose first thread ends while another works on: `headless PID`.
 """
 
 import argparse
@@ -26,6 +27,12 @@ while time.monotonic() < until:
     if os.fork():
         os._exit(0)
 time.sleep(600)
+"""
+HEADLESS = """
+import ctypes, os, threading, time
+os.setsid()
+threading.Thread(target=time.sleep, args=(600,)).start()
+ctypes.CDLL(None).pthread_exit(None)
 """
 IGNORE = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
 
@@ -90,6 +97,7 @@ def main() -> None:
     parser.add_argument("--children", type=int, default=0)
     parser.add_argument("--detached", type=int, default=0)
     parser.add_argument("--orphans", type=int, default=0)
+    parser.add_argument("--headless", action="store_true")
     parser.add_argument("--hopping", type=float, default=0.0)
     parser.add_argument("--stubborn-children", action="store_true")
     parser.add_argument("--ignore-sigterm", action="store_true")
@@ -116,6 +124,8 @@ def main() -> None:
         )
         parent = subprocess.run([sys.executable, "-I", "-S", "-c", start], stdout=subprocess.PIPE, text=True)
         print("orphan", parent.stdout.strip(), flush=True)
+    if options.headless:
+        print("headless", subprocess.Popen([sys.executable, "-I", "-S", "-c", HEADLESS]).pid, flush=True)
     if options.hopping:
         first = subprocess.Popen([sys.executable, "-I", "-S", "-c", HOP.format(options.hopping)])
         print("hopping", first.pid, flush=True)

@@ -15,6 +15,7 @@ import pytest
 from fake_launch import MakeLaunch, logged_pids, runs, wait_for, wait_for_log
 
 from harness.errors import ResumeError, ServerLeft, ServerNotReady
+from harness.servers.identity import Identity
 from harness.servers.launch import Launch, port_is_free
 from harness.servers.process import SERVER_FILE, ServerProcess, recover
 
@@ -125,6 +126,20 @@ def test_descendant_that_no_look_at_the_processes_finds_is_killed(make_launch: M
         report = server.stop()
     assert report.stopped_by == "sigterm"
     assert members_of(session) == []
+
+
+def test_process_whose_first_thread_has_ended_is_killed(make_launch: MakeLaunch) -> None:
+    """It looks like a zombie for as long as its other threads work, and holds what they hold."""
+    launch = make_launch("--headless")
+    with ServerProcess.start(launch, 0.3) as server:
+        wait_for_log(launch, "listening")
+        (pid,) = logged_pids(launch, "headless")
+        wait_for(lambda: psutil.Process(pid).status() == psutil.STATUS_ZOMBIE, "the end of its first thread")
+        assert psutil.Process(pid).num_threads() == 2
+        assert Identity.of(pid).alive()
+        report = server.stop()
+    assert report.leftovers == 1
+    assert not psutil.pid_exists(pid)
 
 
 def members_of(session: int) -> list[int]:

@@ -12,14 +12,14 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, late: float) -> None:
         self.computed, self.slept, self.sleeps = 0.0, 0.0, 0
-        self._late = late
+        self.late = late
         monkeypatch.setattr(time, "thread_time", lambda: self.computed)
         monkeypatch.setattr(time, "perf_counter", lambda: self.computed + self.slept)
         monkeypatch.setattr(time, "sleep", self.sleep)
 
     def sleep(self, seconds: float) -> None:
         assert seconds > 0
-        self.slept += seconds + self._late
+        self.slept += seconds + self.late
         self.sleeps += 1
 
 
@@ -34,6 +34,21 @@ def test_a_slow_step_adds_its_share(monkeypatch: pytest.MonkeyPatch, share: floa
         pace.end()
     assert clock.slept == pytest.approx(share * clock.computed, abs=0.001 + share * 0.02)
     assert clock.sleeps > 10
+
+
+@pytest.mark.parametrize("share", [0.0, 0.05, 0.002])
+def test_no_late_sleep_shortens_a_step(monkeypatch: pytest.MonkeyPatch, share: float) -> None:
+    """Whatever the host did before, a step lasts as long as the device would need, and its share longer."""
+    clock = Clock(monkeypatch, late=0.0)
+    pace = Pace(0.010, share)
+    for step in range(200):
+        clock.late = 0.030 if step % 50 == 10 else 0.0001
+        before = clock.computed + clock.slept
+        pace.begin()
+        clock.computed += 0.001
+        pace.end()
+        lasted = clock.computed + clock.slept - before
+        assert lasted == pytest.approx(0.010 * (1 + share) + clock.late, rel=1e-6), step
 
 
 @pytest.mark.parametrize("share", [0.0, 0.05, 0.002])
