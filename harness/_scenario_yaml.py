@@ -113,11 +113,11 @@ def _compose(text: str) -> yaml.Node | None:
 
 def _read_text(path: Path) -> str:
     if path.is_dir():
-        raise ScenarioError(path, "", "a directory", "a scenario file")
+        raise ScenarioError(path, "", "a directory", "a YAML file")
     try:
         raw = path.read_bytes()
     except FileNotFoundError as error:
-        raise ScenarioError(path, "", "no such file", "a scenario file") from error
+        raise ScenarioError(path, "", "no such file", "a YAML file") from error
     except OSError as error:
         raise ScenarioError(path, "", f"a file that cannot be read ({error.strerror})", "a readable file") from error
     try:

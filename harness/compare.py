@@ -83,7 +83,7 @@ class RunComparison:
     Parameters:
         ratios: of the ratio between arm and baseline, in which whatever both arms of a run share cancels.
         absolute: of each arm's own request throughput, in which the machine's state on the day does not cancel.
-        scores: of the accuracy checks that were scored.
+        scores: of the accuracy checks, those that were not scored included.
     """
 
     first: str
@@ -135,8 +135,13 @@ def compare_runs(first: RunStore, second: RunStore, *, force: bool = False, leve
         differences=differences,
         ratios=tuple(_ratio_rows(one, two, level)),
         absolute=tuple(_absolute_rows(one, two, REQUEST_THROUGHPUT, level)),
-        scores=tuple(score_rows(one.checks, two.checks)),
+        scores=tuple(score_rows(_checks(one, two), one.checks, two.checks)),
     )
+
+
+def differences_between(first: RunStore, second: RunStore) -> tuple[Difference, ...]:
+    """What is not the same in two runs; raises RecordError where a record is missing or unreadable."""
+    return tuple(_differences(_read(first), _read(second)))
 
 
 def _read(store: RunStore) -> _Run:
@@ -156,6 +161,10 @@ def _differences(one: _Run, two: _Run) -> Iterator[Difference]:
             # What was not recorded is no proof of a difference.
             known = _UNKNOWN not in (before, after)
             yield Difference(key, before, after, (blocks or also) and known)
+
+
+def _checks(*runs: _Run) -> Iterator[str]:
+    return (check.name for run in runs for check in run.scenario.checks)
 
 
 def _by_name(resolved: dict[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ def render_comparison(found: RunComparison) -> str:
         _table(found, found.absolute, significant),
     ]
     if found.scores:
-        parts += ["Accuracy, means over the answers of all rounds, and what each check came to:", _scores(found)]
+        parts += ["Accuracy, over the answers of all rounds, and what each check came to:", _scores(found)]
     return "\n\n".join(parts)
 
 
@@ -54,15 +54,16 @@ def _table(found: RunComparison, rows: Iterable[ChangeRow], shown: Any) -> str:
 
 
 def _scores(found: RunComparison) -> str:
-    head = ["check", "arm", "score", found.first, found.second, "verdicts"]
+    head = ["check", "arm", "score", found.first, found.second, "answers", "verdicts"]
     return table(
         head,
         [
             [
                 row.check,
-                row.arm,
+                row.arm or NONE,
                 row.score,
                 *(_score(row.score, value) for value in (row.first, row.second)),
+                ", ".join(map(str, row.answers)),
                 ", ".join(NONE if verdict is None else VERDICT_SAYS[verdict] for verdict in row.verdicts),
             ]
             for row in found.scores

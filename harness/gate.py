@@ -1,14 +1,16 @@
 """The gate: a policy applied to a run (docs/design.md, section 7). Pure functions of records.
 
 Each rule gives one check per bench and arm that it fits. A check looks at the interval of the change, not at its
-centre: `pass` when all of it keeps the bound, `regressed` when all of it breaks it, else `inconclusive`.
+centre: `pass` when all of it keeps the bound, `regressed` when all of it breaks it, else `inconclusive`. A known noise
+floor widens a bound around zero, and what then passes although all of it breaks the rule's own bound is inconclusive
+too: this host cannot tell.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
@@ -29,9 +31,11 @@ from harness.stats import (
     MEDIAN_TTFT,
     OUTPUT_THROUGHPUT,
     REQUEST_THROUGHPUT,
+    THROUGHPUTS,
     Interval,
     compare,
     geometric_interval,
+    offered_rate,
     same_band,
 )
 
@@ -58,6 +62,7 @@ class Outcome(StrEnum):
     REPORTED = "reported"
 
 
+_MIRRORING = tuple(metric.key for metric in THROUGHPUTS)
 ACCURACY = "accuracy"
 """The metric of a check that is an accuracy check of the scenario and brings its own bounds."""
 _GRAVITY = (Outcome.REPORTED, Outcome.PASS, Outcome.INCONCLUSIVE, Outcome.REGRESSED, Outcome.INVALID)
@@ -74,7 +79,7 @@ _EXIT_CODES = {
 class Changes:
     """The valid per-round quotients of one bench, arm and metric: arm over baseline arm. `dropped` pairs are not here.
 
-    `bench` is empty for what a whole trial has, such as memory.
+    `bench` is empty for what a whole trial has, such as memory. `open_loop`: requests came at a rate of their own.
     """
 
     bench: str
@@ -82,6 +87,7 @@ class Changes:
     metric: str
     quotients: tuple[float, ...]
     dropped: int = 0
+    open_loop: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +168,19 @@ def gate(
                 continue
             floor = None if floors is None else floors.get((one.bench, one.metric))
             checks.append(_judge(rule, one, earlier, floor, level))
-    return GateResult(tuple(checks))
+    return GateResult(tuple(_mirrored(checks, changes)))
+
+
+def _mirrored(checks: Sequence[Check], changes: Sequence[Changes]) -> Iterable[Check]:
+    """The checks, but that the throughput of an open loop passes only beside a bound on what its answers took."""
+    rated = {(one.bench, one.arm) for one in changes if one.open_loop}
+    timed = {(one.bench, one.arm) for one in checks if one.metric == MEDIAN_E2EL.key and one.bounds is not None}
+    for check in checks:
+        row = (check.bench, check.arm)
+        if check.outcome is Outcome.PASS and check.metric in _MIRRORING and row in rated - timed:
+            why = f"an open loop's throughput is that of its requests; bound {MEDIAN_E2EL.key} too"
+            check = replace(check, outcome=Outcome.INCONCLUSIVE, why=why)
+        yield check
 
 
 def changes_of(pairs: Sequence[Pair], trials: Sequence[TrialRecord], baseline: str) -> tuple[Changes, ...]:
@@ -183,7 +201,7 @@ def _bench_changes(pairs: Sequence[Pair]) -> Iterable[Changes]:
                 continue
             found = compare(mine, metric, threshold=0.03)
             quotients = tuple(one.other / one.base for one in found.rounds)
-            yield Changes(bench, arm, metric.key, quotients, len(found.dropped))
+            yield Changes(bench, arm, metric.key, quotients, len(found.dropped), offered_rate(mine) is not None)
 
 
 def _memory_changes(trials: Sequence[TrialRecord], baseline: str) -> Iterable[Changes]:
@@ -221,22 +239,34 @@ def _judge(rule: Rule, now: Changes, earlier: Changes | None, floor: NoiseFloor 
         why = f"{min(counts)} valid rounds; {FIRM_ROUNDS} are needed to decide"
         return _check(rule, now, change, interval, bounds, Outcome.INCONCLUSIVE, why)
     if bounds.low <= interval.low and interval.high <= bounds.high:
+        if _beyond(interval, _own_bounds(rule)):
+            why = f"all of it breaks the rule's own bound, and is no more than this host's noise; {widened}"
+            return _check(rule, now, change, interval, bounds, Outcome.INCONCLUSIVE, why)
         return _check(rule, now, change, interval, bounds, Outcome.PASS, widened)
-    if interval.high < bounds.low or interval.low > bounds.high:
+    if _beyond(interval, bounds):
         return _check(rule, now, change, interval, bounds, Outcome.REGRESSED, widened)
     why = "; ".join(filter(None, ("the interval crosses the bound", widened)))
     return _check(rule, now, change, interval, bounds, Outcome.INCONCLUSIVE, why)
 
 
 def _bounds(rule: Rule, floor: NoiseFloor | None, rounds: int) -> tuple[Interval, str]:
-    low = -math.inf if rule.at_least is None else rule.at_least
-    high = math.inf if rule.at_most is None else rule.at_most
+    own = _own_bounds(rule)
     if floor is None:
-        return Interval(low, high), ""
+        return own, ""
+    low, high = own.low, own.high
     noise = same_band(half_width(floor, rounds))
     # A bound that asks for a gain is a claim about the change, not a tolerance for noise.
     wide = Interval(noise.low if noise.low < low <= 0.0 else low, noise.high if 0.0 <= high < noise.high else high)
-    return wide, "" if wide == Interval(low, high) else f"bound widened to this host's noise floor ({floor.run})"
+    return wide, "" if wide == own else f"bound widened to this host's noise floor ({floor.run})"
+
+
+def _own_bounds(rule: Rule) -> Interval:
+    low = -math.inf if rule.at_least is None else rule.at_least
+    return Interval(low, math.inf if rule.at_most is None else rule.at_most)
+
+
+def _beyond(interval: Interval, bounds: Interval) -> bool:
+    return interval.high < bounds.low or interval.low > bounds.high
 
 
 def change_between(

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from harness.accuracy.decision import Verdict
 from harness.accuracy.verdict import summaries_of, unscored
+from harness.compare import differences_between
 from harness.errors import UsageError
 from harness.extend import comparisons
 from harness.gate import ACCURACY, Changes, Check, GateResult, Outcome, changes_of, gate
@@ -31,16 +32,27 @@ def check_policy(policy: Policy, scenario: Scenario) -> None:
     Raises:
         UsageError: the rule, what was found and what is allowed.
     """
+    if policy.accuracy == "required" and not any(
+        check.accept.model_dump(exclude_none=True) for check in scenario.checks
+    ):
+        raise UsageError(
+            f"accuracy: found required, and no accuracy check with limits in scenario {scenario.name}; allowed: a "
+            "scenario whose `accuracy` section has an `accept` block, or a policy without the key"
+        )
     benches = [bench.name for bench in scenario.benches if bench.reported]
     arms = [arm for arm in scenario.arms if arm != scenario.baseline]
+    allowed = f"allowed: benches {', '.join(benches)}; arms {', '.join(arms) or 'none'}"
+    met = 0
     for number, rule in enumerate(policy.rules):
         fits = any(rule.fits(bench, arm) for bench in (["*"] if rule.of_memory else benches) for arm in arms)
+        met += fits
         if not fits and not rule.optional:
             raise UsageError(
                 f"rules[{number}]: found bench {rule.bench!r} and arm {rule.arm!r}, which fit nothing of scenario "
-                f"{scenario.name}; allowed: benches {', '.join(benches)}; arms {', '.join(arms) or 'none'}; "
-                "or optional: true"
+                f"{scenario.name}; {allowed}; or optional: true"
             )
+    if not met and not scenario.checks:
+        raise UsageError(f"rules: found {len(policy.rules)}, none of which fits scenario {scenario.name}; {allowed}")
 
 
 def run_changes(store: RunStore) -> tuple[Changes, ...]:
@@ -67,16 +79,19 @@ def gate_run(store: RunStore, policy: Policy, stored: RunStore | None = None) ->
     manifest, trials = store.manifest(), store.trials()
     scenario = scenario_of(manifest)
     pairs = pair_up(scenario, manifest.plan, trials, store.cells())
+    check_policy(policy, scenario)
+    whole = list(_why_invalid(manifest, scenario, trials, pairs))
     if stored is not None:
         _check_same_load(scenario, scenario_of(stored.manifest()), stored)
+        _check_same_setting(stored, store)
+        whole += [f"the stored run: {why}" for why in _whole_run(stored)]
     result = gate(
         policy,
         changes_of(pairs, trials, scenario.baseline),
         stored=None if stored is None else run_changes(stored),
         floors=floors_by_row(store.noise()),
     )
-    whole = tuple(_invalid(why) for why in _why_invalid(manifest, scenario, trials, pairs))
-    return GateResult((*result.checks, *_accuracy(store), *whole))
+    return GateResult((*result.checks, *_accuracy(store), *map(_invalid, whole)))
 
 
 def _accuracy(store: RunStore) -> Iterable[Check]:
@@ -112,6 +127,12 @@ def _why_invalid(
     return tuple(reasons)
 
 
+def _whole_run(store: RunStore) -> tuple[str, ...]:
+    manifest, trials = store.manifest(), store.trials()
+    scenario = scenario_of(manifest)
+    return _why_invalid(manifest, scenario, trials, pair_up(scenario, manifest.plan, trials, store.cells()))
+
+
 def _invalid(why: str) -> Check:
     return Check("", "", "run", None, None, 0, None, Outcome.INVALID, why)
 
@@ -125,4 +146,14 @@ def _check_same_load(now: Scenario, before: Scenario, stored: RunStore) -> None:
     if changed:
         raise UsageError(
             f"{stored.path}: found another load in {', '.join(changed)}; allowed: a run of the same benches"
+        )
+
+
+def _check_same_setting(stored: RunStore, now: RunStore) -> None:
+    """Nor of another model, host or server, unless that is the code under test."""
+    differences = [str(one) for one in differences_between(stored, now) if one.blocks]
+    if differences:
+        raise UsageError(
+            f"{stored.path}: found {len(differences)} differences in what must be the same; allowed: a run that "
+            "matches\n  " + "\n  ".join(differences)
         )

@@ -76,6 +76,8 @@ class Policy(Frozen):
 
     schema_version: Literal[1] = Field(alias="schema")
     rules: Annotated[list[Rule], Field(min_length=1)]
+    accuracy: Literal["required"] | None = None
+    """`required`: a run without an accuracy check that has limits is refused."""
 
 
 def load_policy(path: Path) -> Policy:

@@ -61,6 +61,7 @@ class Metric:
 REQUEST_THROUGHPUT = Metric("request_throughput", "request throughput", "req/s", True)
 OUTPUT_THROUGHPUT = Metric("output_throughput", "output tokens", "tok/s", True)
 AUDIO_THROUGHPUT = Metric("audio_throughput", "audio", "s/s", True)
+THROUGHPUTS = (REQUEST_THROUGHPUT, OUTPUT_THROUGHPUT, AUDIO_THROUGHPUT)
 MEDIAN_TTFT = Metric("median_ttft_ms", "median TTFT", "ms", False)
 MEDIAN_TPOT = Metric("median_tpot_ms", "median TPOT", "ms", False)
 MEDIAN_E2EL = Metric("median_e2el_ms", "median E2EL", "ms", False)
@@ -225,6 +226,10 @@ def compare(
             low, _, high = geometric_interval(quotients, level)
             interval = Interval(float(low) - 1.0, float(high) - 1.0)
         verdict = judge(interval, band, higher_is_better=metric.higher_is_better)
+    rate = offered_rate(pairs)
+    mirrors = metric in THROUGHPUTS and rate is not None
+    if mirrors and verdict is Verdict.SAME:
+        verdict = Verdict.INCONCLUSIVE
     return Comparison(
         bench=bench,
         arm=arm,
@@ -240,8 +245,17 @@ def compare(
         interval=interval,
         band=band,
         verdict=verdict,
-        warnings=_warnings(pairs, rounds, dropped),
+        warnings=(
+            *_warnings(pairs, rounds, dropped),
+            *([f"{rate:g} requests came a second whatever the server did: read its latencies"] if mirrors else []),
+        ),
     )
+
+
+def offered_rate(pairs: Sequence[Pair]) -> float | None:
+    """Requests a second of an open loop, whose throughput follows the load and not the server; None in a closed one."""
+    cells = [cell for pair in pairs for cell in (pair.base, pair.other) if cell is not None]
+    return next((float(cell.request_rate) for cell in cells if cell.request_rate != "inf"), None)
 
 
 def _warnings(pairs: Sequence[Pair], rounds: Sequence[RoundRatio], dropped: Sequence[DroppedPair]) -> tuple[str, ...]:

@@ -5,7 +5,8 @@ per night, and one per alarm that was given. What is followed is the change of a
 own run, in which whatever the whole machine did that night cancels.
 
 Change points are found by PELT (Killick, Fearnhead and Eckley, 2012) of the library `ruptures`, on the logarithms of
-the quotients in units of their own standard error. One bad night is no change: it takes two in a row.
+the quotients in units of their own standard error. One bad night is no change: it takes two in a row. A level is
+compared with the best one since the last alarm, so that a regression that creeps is told of when it adds up.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
@@ -216,7 +218,7 @@ def _alarm(series: Series, row: RowSeries, threshold: float) -> Alarm | None:
     starts = change_points(row.points)
     if not starts:
         return None
-    before = _mean(row.points[starts[-2] if len(starts) > 1 else 0 : starts[-1]])
+    before = _reference(series, row, starts)
     # A level is at least two nights long, so a single bad night takes a good one with it.
     since = starts[-1]
     while since < len(row.points) and not _worse(before, row.points[since].change, row.metric, threshold):
@@ -236,6 +238,17 @@ def _alarm(series: Series, row: RowSeries, threshold: float) -> Alarm | None:
     )
 
 
+def _reference(series: Series, row: RowSeries, starts: Sequence[int]) -> float:
+    """The best level since the last change that was told of: small steps down add up to one that matters."""
+    told = [alarm.since for alarm in series.alarms if _is_of(alarm, row)]
+    known = max((index for index, night in enumerate(row.nights) if night.run in told), default=0)
+    spans = list(pairwise((0, *starts)))
+    # With more nights a level may begin one night earlier than was told.
+    levels = [_mean(row.points[start:stop]) for start, stop in spans if start >= known - 1]
+    levels = levels or [_mean(row.points[slice(*spans[-1])])]
+    return max(levels) if higher_is_better(row.metric) else min(levels)
+
+
 def _worse(before: float, after: float, metric: str, threshold: float) -> bool:
     quotient = (1.0 + after) / (1.0 + before)
     return quotient < 1.0 / (1.0 + threshold) if higher_is_better(metric) else quotient > 1.0 + threshold
@@ -244,10 +257,11 @@ def _worse(before: float, after: float, metric: str, threshold: float) -> bool:
 def _told(series: Series, row: RowSeries, since: int) -> bool:
     """Whether an alarm of this row names this night or a neighbour: with more points a change may move by one."""
     near = {night.run for night in row.nights[max(since - 1, 0) : since + 2]}
-    return any(
-        (alarm.bench, alarm.arm, alarm.metric) == (row.bench, row.arm, row.metric) and alarm.since in near
-        for alarm in series.alarms
-    )
+    return any(_is_of(alarm, row) and alarm.since in near for alarm in series.alarms)
+
+
+def _is_of(alarm: Alarm, row: RowSeries) -> bool:
+    return (alarm.bench, alarm.arm, alarm.metric) == (row.bench, row.arm, row.metric)
 
 
 def _mean(points: Sequence[Point]) -> float:

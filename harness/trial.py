@@ -313,6 +313,7 @@ class Trial:
                 # A check is not about speed, and scores what failed.
                 client_lag_ms=None if check else lag_ms,
                 allow_failures=bench.prompts if check else self._scenario.validity.allow_failures,
+                first_error=next((record.error for record in records if record.error is not None), None),
             )
         cell = CellRecord(
             **summary.model_dump(),

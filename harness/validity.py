@@ -18,6 +18,8 @@ CAVEAT_LAG_MS = 50.0
 """Lag of the client's event loop from which on a reader is told."""
 LAG_MS = 250.0
 """Lag of the client's event loop that any bench bears."""
+_LONGEST_ERROR = 200
+"""Characters of a server's answer that a reason quotes."""
 LAG_SHARE = 0.02
 """Share of its duration that a long bench bears."""
 
@@ -30,6 +32,7 @@ def cell_invalid(
     validity: Validity,
     client_lag_ms: float | None = None,
     allow_failures: int | None = None,
+    first_error: str | None = None,
 ) -> tuple[str, ...]:
     """Why one cell does not count.
 
@@ -39,6 +42,7 @@ def cell_invalid(
         validity: the scenario's limits.
         client_lag_ms: worst delay of the client's own event loop; None where it was not measured.
         allow_failures: in place of the scenario's.
+        first_error: of the requests that failed, what the first was told.
     """
     reasons: list[str] = []
     failures = validity.allow_failures if allow_failures is None else allow_failures
@@ -53,7 +57,8 @@ def cell_invalid(
             f"completed {summary.completed} + failed {summary.failed} is not the {summary.num_prompts} prompts sent"
         )
     if summary.failed > failures:
-        reasons.append(f"{summary.failed} requests failed; allowed: {failures}")
+        told = "" if first_error is None else f"; the first: {first_error[:_LONGEST_ERROR]}"
+        reasons.append(f"{summary.failed} requests failed; allowed: {failures}{told}")
     if summary.completed == 0:
         reasons.append("no request completed")
     if hit is None:
@@ -114,6 +119,12 @@ def pair_invalid(
     """
     reasons: list[str] = []
     base_arm, other_arm = base.cell.arm, other.cell.arm
+    # The prompts are the same, so that a server that counts them otherwise was asked something else.
+    if base.completed == other.completed and base.total_input_tokens != other.total_input_tokens:
+        reasons.append(
+            f"arms disagree on prompt tokens: {base_arm} {base.total_input_tokens}, "
+            f"{other_arm} {other.total_input_tokens}"
+        )
     if ignore_eos and base.total_output_tokens != other.total_output_tokens:
         reasons.append(
             f"arms disagree on output tokens: {base_arm} {base.total_output_tokens}, "

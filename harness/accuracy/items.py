@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from harness.accuracy.normalise import language_of, languages_of
+from harness.accuracy.normalise import language_of, languages_of, strange_letters
 from harness.accuracy.records import Item
 from harness.errors import UsageError
 from harness.loads import Load
@@ -37,6 +37,10 @@ def items_of(check: Check, prompts: Sequence[Prompt]) -> tuple[tuple[Item, ...],
             raise UsageError(
                 f"{where}: found language {language!r}; allowed: what the normaliser {check.wer.normaliser} has rules "
                 f"for, {', '.join(allowed)} (seed-tts has them for {', '.join(languages_of('seed-tts'))})"
+            )
+        if check.wer is not None and (strange := strange_letters(prompt.expected or prompt.text)):
+            raise UsageError(
+                f"{where}: found letters like {strange[:3]!r}; allowed: English or Chinese, whose words can be compared"
             )
         reference = None
         if check.sim is not None and prompt.voice is not None:

@@ -13,6 +13,7 @@ word becomes one, and the typographic apostrophe (U+2019) counts as a mark and g
 from __future__ import annotations
 
 import string
+import unicodedata
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Literal, TypeAlias, get_args
@@ -49,6 +50,17 @@ _SEED_TTS: Mapping[str, Normaliser] = {"en": seed_tts_english, "zh": seed_tts_ch
 def language_of(text: str) -> Literal["en", "zh"]:
     """`zh` for a text with a Han character, else `en`. Ask it about the reference, never about what was heard."""
     return "zh" if any(_is_han(character) for character in text) else "en"
+
+
+def strange_letters(text: str) -> str:
+    """The letters of a text when it is in a script that no normaliser here has rules for, neither Latin nor Han.
+
+    Empty for a text of which most letters are of these. Kana and Hangul count at once: beside them Han is not Chinese.
+    """
+    letters = [character for character in text if character.isalpha()]
+    strange = [one for one in letters if not _is_han(one) and not unicodedata.name(one, "").startswith("LATIN")]
+    east = [one for one in strange if unicodedata.name(one, "").startswith(("HIRAGANA", "KATAKANA", "HANGUL"))]
+    return "".join(east or (strange if 2 * len(strange) > len(letters) else []))
 
 
 def normaliser(name: str, language: str = "en") -> Normaliser:

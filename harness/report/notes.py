@@ -53,6 +53,10 @@ def collect(
     )
 
 
+def _state(source: SourceTree) -> str:
+    return f"{source.commit} {'with' if source.dirty else 'without'} uncommitted changes"
+
+
 def _log(slug: str, line: int | None = None) -> str:
     path = f"trials/{slug}/server.log"
     return path if line is None else f"{path}:{line}"
@@ -64,7 +68,9 @@ def _failed(trials: Iterable[TrialRecord], slugs: dict[tuple[int, str], str]) ->
         if trial.status == "failed":
             yield Note("failed trial", slug, None, trial.failure or "no reason recorded", _log(slug))
         elif trial.stopped_by not in ("sigterm", "left running"):
-            how = "it died before it was stopped" if trial.stopped_by == "died" else "it had to be killed"
+            how = "it died before it was stopped"
+            if trial.stopped_by != "died":
+                how = "it was killed once its time to stop was over, or cut short by an interrupt"
             yield Note("caveat", slug, None, f"the server did not stop on SIGTERM: {how}", _log(slug))
 
 
@@ -160,7 +166,7 @@ def _sources(manifest: Manifest, trials: Sequence[TrialRecord], slugs: dict[tupl
                     "source",
                     slugs[trial.round, trial.arm],
                     None,
-                    f"{source.name} changed between trials of {trial.arm}: {known.commit} then {source.commit}",
+                    f"{source.name} changed between trials of {trial.arm}: {_state(known)}, then {_state(source)}",
                 )
     resolved: dict[str, str] = {}
     for trial in trials:

@@ -125,8 +125,8 @@ def weights(report: Report) -> str:
         )
     if kind == "external":
         return (
-            "Nothing is simulated: every time and count was measured. The server was started by somebody else: its "
-            "weights and hardware are what its owner says."
+            "Every time and count was measured here. The server was started by somebody else: its weights and "
+            "hardware, and whether it simulates anything, are what its owner says."
         )
     return "Nothing is simulated: every time, count and byte was measured on this host."
 

@@ -196,8 +196,14 @@ def read_rss(pid: int) -> tuple[int, int] | None:
 
 
 def read_pss(pid: int) -> int | None:
-    """Proportional set size of a process in bytes; None when it has ended or the system does not tell."""
-    return parse_smaps_rollup(_read_text(Path(f"/proc/{pid}/smaps_rollup")))
+    """Proportional set size of a process in bytes; None when it has ended or the system does not tell.
+
+    None also when it became another program meanwhile: until then it may have shared all of its parent's memory, as a
+    child of vfork does, which would be counted twice.
+    """
+    before = _read_text(Path(f"/proc/{pid}/cmdline"))
+    pss = parse_smaps_rollup(_read_text(Path(f"/proc/{pid}/smaps_rollup")))
+    return pss if _read_text(Path(f"/proc/{pid}/cmdline")) == before else None
 
 
 def parse_status(text: str) -> tuple[int, int] | None:

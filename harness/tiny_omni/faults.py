@@ -24,7 +24,7 @@ class Faults:
         stall_stream: this generation request's stream hangs after its first chunk of text or speech.
         missing_usage: no answer carries usage.
         wrong_model: served under this name instead of the one asked for.
-        slow_step: share of its own time by which every engine step takes longer; any share, 0.002 as well as 0.5.
+        slow_step: share of its own time by which every engine step takes longer: 0.05 is 5 %, 10 eleven times as long.
         fail_step: the engine fails at this step, counted from 1; the server ends with code 1.
         drop_metric: the series of this name is absent from /metrics.
         stubborn: SIGTERM is ignored.
@@ -73,7 +73,7 @@ def parse_faults(given: Iterable[str]) -> Faults:
         name, equals, text = argument.partition("=")
         field = known.get(name)
         if field is None:
-            raise UsageError(f"--fault: found {argument!r}; allowed: {', '.join(_usage(*item) for item in _forms())}")
+            raise UsageError(f"--fault: found {argument!r}; allowed: {', '.join(fault_forms())}")
         if field.type == "bool":
             if equals:
                 raise UsageError(f"--fault {name}: found value {text!r}; allowed: no value")
@@ -89,12 +89,10 @@ def parse_faults(given: Iterable[str]) -> Faults:
     return Faults(**values)  # type: ignore[arg-type]  # each value was converted by its field's own type
 
 
-def _forms() -> list[tuple[str, str]]:
-    return [(field.name.replace("_", "-"), str(field.type)) for field in fields(Faults)]
-
-
-def _usage(name: str, kind: str) -> str:
-    return name if kind == "bool" else f"{name}=VALUE"
+def fault_forms() -> list[str]:
+    """How each fault is asked for: `NAME`, or `NAME=VALUE`."""
+    kinds = [(field.name.replace("_", "-"), str(field.type)) for field in fields(Faults)]
+    return [name if kind == "bool" else f"{name}=VALUE" for name, kind in kinds]
 
 
 class FailStep(Exception):

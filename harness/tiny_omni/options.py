@@ -12,7 +12,7 @@ import yaml
 
 from harness.errors import UsageError
 from harness.tiny_omni.config import EngineConfig, ModelConfig
-from harness.tiny_omni.faults import Faults, parse_faults
+from harness.tiny_omni.faults import Faults, fault_forms, parse_faults
 
 STAGE = 0
 _MODEL_SETTINGS = ("hidden_size", "num_layers", "seed")
@@ -105,7 +105,7 @@ def _parser(form: type[argparse.ArgumentParser]) -> argparse.ArgumentParser:
         "--audio", action=argparse.BooleanOptionalAction, default=True, help="speech, which needs the program flite"
     )
     parser.add_argument("--deploy-config", type=Path, metavar="FILE", help="YAML: stages: [{stage_id: 0, ...}]")
-    faults = ", ".join(field.name.replace("_", "-") for field in fields(Faults))
+    faults = f"{', '.join(fault_forms())}; slow-step=0.05 makes every step 5 percent longer"
     parser.add_argument(
         "--fault", action="append", default=[], metavar="NAME[=VALUE]", help=f"for tests, repeatable: {faults}"
     )

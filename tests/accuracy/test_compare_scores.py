@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from kept_run import Said, write_run
-from test_score_run import BOTH, RIGHT, speech
+from test_score_run import BOTH, RIGHT, conversations, speech
 
 from harness.accuracy.decision import Verdict
 from harness.accuracy.models import Instead
@@ -43,19 +43,20 @@ def test_scores_of_both_runs_stand_beside_each_other(runs: tuple[RunStore, RunSt
         score_run(run)
     found = compare_runs(*runs)
     assert found.scores == (
-        ScoreRow("SAY", "off", "WER", 0.0, 0.0, (Verdict.PASS, Verdict.FAIL)),
-        ScoreRow("SAY", "on", "WER", 0.0, pytest.approx(1 / 12), (Verdict.PASS, Verdict.FAIL)),
+        ScoreRow("SAY", "off", "WER", 0.0, 0.0, (24, 24), (Verdict.PASS, Verdict.FAIL)),
+        ScoreRow("SAY", "on", "WER", 0.0, pytest.approx(1 / 12), (24, 24), (Verdict.PASS, Verdict.FAIL)),
     )
     assert found.compared
-    assert "| SAY | on | WER | 0.0% | 8.3% | passed, FAILED |" in render_comparison(found)
+    assert "| SAY | on | WER | 0.0% | 8.3% | 24, 24 | passed, FAILED |" in render_comparison(found)
 
 
 def test_a_run_that_was_not_scored_has_no_scores(runs: tuple[RunStore, RunStore]) -> None:
-    """What is absent is a dash and never a zero."""
+    """What is absent is a dash and never a zero; a check that neither has scored is still named."""
+    assert "| SAY | — | not scored | — | — | 0, 0 | —, — |" in render_comparison(compare_runs(*runs))
     score_run(runs[1])
     found = compare_runs(*runs)
     assert [(row.first, row.verdicts[0]) for row in found.scores] == [(None, None)] * 2
-    assert "| SAY | on | WER | — | 8.3% | —, FAILED |" in render_comparison(found)
+    assert "| SAY | on | WER | — | 8.3% | 0, 24 | —, FAILED |" in render_comparison(found)
 
 
 def test_scores_of_different_tools_are_refused(runs: tuple[RunStore, RunStore]) -> None:
@@ -65,3 +66,25 @@ def test_scores_of_different_tools_are_refused(runs: tuple[RunStore, RunStore]) 
     with pytest.raises(UsageError, match="normaliser of SAY: seed-tts and whisper-english"):
         compare_runs(*runs)
     assert compare_runs(*runs, force=True).scores
+
+
+def test_parity_is_the_share_of_answers_that_differ(tmp_path: Path) -> None:
+    """One text of three is another one with the cache on, in the second run alone."""
+    lines = [{"id": name, "messages": [{"role": "user", "content": "Go on."}]} for name in "abc"]
+    check = f"""\
+  - dataset: conversation
+    path: {conversations(tmp_path, lines)}
+    measure: parity
+    table: |
+      name concurrency prompts output
+      SAME 1           3       8
+"""
+    alike, other = [Said("a"), Said("b"), Said("c")], [Said("a"), Said("b"), Said("x")]
+    write_run(tmp_path, check, dict.fromkeys(BOTH, alike))
+    (tmp_path / "first").mkdir()
+    first = RunStore.open(Path(shutil.move(tmp_path / "run", tmp_path / "first" / "run")))
+    second = write_run(tmp_path, check, {trial: other if trial[1] == "on" else alike for trial in BOTH})
+    for run in (first, second):
+        score_run(run)
+    expected = ScoreRow("SAME", "on", "differing", 0.0, pytest.approx(1 / 3), (6, 6), (None, None))
+    assert compare_runs(first, second).scores == (expected,)

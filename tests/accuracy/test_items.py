@@ -66,6 +66,11 @@ def test_benches_have_no_items() -> None:
             "check C: item a: found language 'zh'; allowed: what the normaliser whisper-english has rules for, en "
             "(seed-tts has them for en, zh)",
         ),
+        (
+            {"measure": "speech", "wer": {"model": "tiny.pt", "normaliser": "seed-tts"}},
+            Prompt("say it", 1, 8, id="a", expected="東京へ行く"),
+            "check C: item a: found letters like 'へく'; allowed: English or Chinese, whose words can be compared",
+        ),
         ({"measure": "choice"}, Prompt("hi", 1, 8, id="a"), "check C: item a: found no gold; allowed: `gold`"),
         ({"measure": "parity"}, Prompt("hi", 1, 8, id="a"), "check C: found the id 'a' at items 0 and 1"),
     ],

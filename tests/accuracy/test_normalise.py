@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.accuracy.normalise import CHINESE_MARKS, language_of, normaliser
+from harness.accuracy.normalise import CHINESE_MARKS, language_of, normaliser, strange_letters
 from harness.errors import MissingDependency, UsageError
 
 # Source of the definition: run_wer.py of BytedanceSpeech/seed-tts-eval (delete zhon.hanzi.punctuation and
@@ -116,3 +116,20 @@ def test_a_missing_package_is_one_message_that_says_what_to_install(monkeypatch)
     monkeypatch.setitem(__import__("sys").modules, "whisper.normalizers", None)
     with pytest.raises(MissingDependency, match=r"normaliser whisper-english: .*; install it: pip .*prefix-bench"):
         normaliser("whisper-english")
+
+
+@pytest.mark.parametrize(
+    ("text", "strange"),
+    [
+        ("It's 3 o'clock, naïve café.", ""),
+        ("你好 AI 世界", ""),
+        ("the letter ж alone", ""),
+        ("東京へ行く", "へく"),
+        ("안녕하세요", "안녕하세요"),
+        ("привет", "привет"),
+        ("12 34", ""),
+    ],
+)
+def test_scripts_without_rules_are_told(text, strange):
+    """Kana and Hangul always, other scripts where they are most of the letters."""
+    assert strange_letters(text) == strange

@@ -13,7 +13,8 @@ import pytest
 from harness.errors import UsageError
 from harness.servers.deploy import fields
 from harness.servers.deploy.command_line import read_command_line
-from harness.servers.deploy.defaults import PLATFORMS, ask_resolver, compare, defaults_of_python
+from harness.servers.deploy.defaults import ask_resolver, compare, defaults_of_python
+from harness.servers.deploy.fields import PLATFORMS
 from harness.servers.deploy.merge import flatten
 from harness.servers.deploy.profile import load_profile
 from harness.servers.deploy.resolve import ResolvedStage, resolve

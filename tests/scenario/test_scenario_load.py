@@ -385,8 +385,8 @@ def test_a_file_without_benches_is_refused(tmp_path: Path, workloads: str, expec
 
 def test_a_path_that_is_no_readable_file_is_refused(tmp_path: Path) -> None:
     """A directory, a missing file and an unreadable one are told apart."""
-    assert message(tmp_path) == ": found a directory; allowed: a scenario file"
-    assert message(tmp_path / "absent.yaml") == ": found no such file; allowed: a scenario file"
+    assert message(tmp_path) == ": found a directory; allowed: a YAML file"
+    assert message(tmp_path / "absent.yaml") == ": found no such file; allowed: a YAML file"
     below_a_file = write(tmp_path, GOOD) / "x.yaml"
     assert message(below_a_file) == ": found a file that cannot be read (Not a directory); allowed: a readable file"
 

@@ -96,8 +96,12 @@ def test_a_row_that_the_stored_run_lacks_is_invalid() -> None:
 def test_the_noise_floor_widens_a_tolerance_and_not_a_claim() -> None:
     """A bound at zero or below gives way to what the host does by itself; a demanded gain does not."""
     floor = {("DEC_h0", "request_throughput"): NoiseFloor(bench="DEC_h0", deviation=0.03, rounds=6, run="aa")}
+    crossing = gate(policy(AT_LEAST), [changes(*(0.97 * one for one in STEADY))], floors=floor)
+    assert crossing.outcome is Outcome.PASS
+    assert "noise floor (aa)" in crossing.checks[0].why
+    # All of it breaks the rule's own bound: within the noise that is no pass.
     result = gate(policy(AT_LEAST), [changes(*SLOWER)], floors=floor)
-    assert result.outcome is Outcome.PASS
+    assert result.outcome is Outcome.INCONCLUSIVE
     assert "noise floor (aa)" in result.checks[0].why
     demanded = policy({**AT_LEAST, "at_least": 0.5})
     assert gate(demanded, [changes(*SLOWER)], floors=floor).outcome is Outcome.REGRESSED

@@ -49,6 +49,28 @@ def test_a_change_within_the_threshold_is_no_alarm(tmp_path: Path) -> None:
     assert play(tmp_path / "s.jsonl", [0.0, 0.0, -0.01, -0.01, -0.01]) == {}
 
 
+@pytest.mark.parametrize("metric", ["request_throughput", "median_ttft_ms"])
+def test_steps_that_creep_are_told_of_when_they_add_up(tmp_path: Path, metric: str) -> None:
+    """2.5 % every four nights: the second step makes it 5 %, over the threshold of 3, on its second night; the fourth
+    makes it 5 % again since that was told."""
+    sign = -1.0 if metric == "request_throughput" else 1.0
+    levels = [(1.0 + sign * 0.025) ** (number // 4) - 1.0 for number in range(20)]
+    assert play(tmp_path / "s.jsonl", levels, metric) == {10: ["night-9"], 18: ["night-17"]}
+
+
+def test_a_little_every_night_is_told_of(tmp_path: Path) -> None:
+    """One percent a night over twenty nights is 18 %: told of more than once, and soon for the first time."""
+    given = play(tmp_path / "s.jsonl", [0.99**number - 1.0 for number in range(20)])
+    assert min(given) <= 10
+    assert len(given) >= 2
+
+
+def test_a_level_that_was_told_of_is_the_next_reference(tmp_path: Path) -> None:
+    """A regression that stays is told of once, also when the level then gets somewhat better and falls back."""
+    levels = [0.0, 0.0, -0.10, -0.10, -0.10, -0.08, -0.08, -0.08, -0.10, -0.10, -0.10]
+    assert play(tmp_path / "s.jsonl", levels) == {4: ["night-3"]}
+
+
 def test_a_second_regression_is_told_too(tmp_path: Path) -> None:
     """Each change has an alarm of its own."""
     levels = [0.0, 0.0, -0.06, -0.06, -0.06, -0.15, -0.15, -0.15]

@@ -82,6 +82,16 @@ def test_counters_that_make_no_sense_are_a_reason(expects_caching):
     assert more == "more tokens hit than were looked up: 11 of 10"
 
 
+def test_arms_must_read_equally_many_tokens():
+    """The prompts are the same: a server that counts them otherwise was asked something else. Where fewer requests
+    were answered, fewer prompts are counted."""
+    base, other = make_cell("cache_off"), make_cell("cache_on", total_input_tokens=7)
+    reason = f"arms disagree on prompt tokens: cache_off {base.total_input_tokens}, cache_on 7"
+    assert pair_invalid(base, other, Validity()) == (reason,)
+    fewer = make_cell("cache_on", total_input_tokens=7, completed=base.completed - 1)
+    assert pair_invalid(base, fewer, Validity()) == ()
+
+
 def test_arms_must_write_equally_many_tokens():
     """With ignore_eos the arms' output tokens agree exactly; without it they may differ."""
     base, other = make_cell("cache_off"), make_cell("cache_on", total_output_tokens=127)

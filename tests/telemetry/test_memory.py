@@ -84,6 +84,15 @@ def test_readings_agree_with_psutil() -> None:
         assert read_pss(child.pid) == pytest.approx(known.pss, rel=0.5)
 
 
+def test_a_child_that_still_shares_its_parent_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between vfork and exec all of the parent's memory is the child's too: it became another program meanwhile."""
+    names = iter(["python", "python", "python", "flite"])
+    texts = {"cmdline": lambda: next(names), "smaps_rollup": lambda: "Pss:     7 kB\n"}
+    monkeypatch.setattr("harness.telemetry.memory._read_text", lambda path: texts[path.name]())
+    assert read_pss(7) == 7 * 1024
+    assert read_pss(8) is None
+
+
 def test_process_that_does_not_exist(tmp_path: Path) -> None:
     """Of a process that is gone nothing is known; the file holds the head alone."""
     with grower() as child:

@@ -16,6 +16,7 @@ from typing import Any
 from harness.errors import HarnessFailure, UsageError
 from harness.servers.arm import ResolvedArm
 from harness.servers.deploy import ask_vllm_omni
+from harness.servers.deploy.fields import PLATFORMS
 from harness.servers.deploy.installation import installation
 from harness.servers.deploy.merge import Deploy, flatten
 from harness.servers.deploy.profile import load_profile
@@ -37,8 +38,6 @@ COMPARED = (
     "model_runner",
 )
 """Settings in which the two resolvers must agree wherever a profile states them."""
-PLATFORMS = ("cuda", "npu", "rocm", "xpu", "musa")
-"""Devices that vLLM-Omni 0.30.0 knows (`vllm_omni/platforms`)."""
 _TIMEOUT_S = 600
 
 

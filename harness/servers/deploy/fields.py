@@ -17,6 +17,10 @@ READ_FROM = "0.30.0"
 RUNNERS = ("v1", "v2")
 """Values of `model_runner`."""
 
+PLATFORMS = ("cuda", "npu", "rocm", "xpu", "musa")
+"""Devices that vLLM-Omni 0.30.0 knows (`vllm_omni/platforms`)."""
+DEVICES = (*PLATFORMS, "cpu")
+"""And the one that `platforms/vllm_omni_cpu` adds."""
 V1_PLATFORMS = frozenset({"npu", "xpu"})
 """Platforms on which vLLM-Omni refuses `model_runner: v2` (`_apply_platform_overrides`)."""
 
