@@ -15,13 +15,14 @@ from harness.accuracy.items import items_of
 from harness.accuracy.readiness import cannot_score
 from harness.check_deploy import check_deploy
 from harness.check_notes import grouped
-from harness.errors import UsageError
+from harness.errors import MissingDependency, UsageError
 from harness.plan import make_plan
 from harness.records import PlannedTrial
 from harness.scenario import Bench, Check, Scenario, scenario_sha256
 from harness.servers.arm import ResolvedArm, resolve_arm
 from harness.servers.deploy import DEVICES, ArmDeploy
 from harness.servers.kinds import ServerKind, server_kind, voice_in_prompt
+from harness.telemetry.py_spy import find_py_spy
 from harness.workloads import Tokenizer, find_tokenizer, generate, how_to_mend, ideal_hit_rates, missing_set, served_ids
 
 MAX_PROMPT_TOKENS = 1_000_000
@@ -191,7 +192,7 @@ def _report(scenario: Scenario, path: Path, platform: str | None) -> CheckReport
 
 
 def _rules(scenario: Scenario) -> list[str]:
-    """What may make the run longer than the plan."""
+    """What may make the run longer than the plan, or leave something out of it."""
     notes = []
     if scenario.until is not None:
         rule = scenario.until
@@ -201,6 +202,11 @@ def _rules(scenario: Scenario) -> list[str]:
         )
     if scenario.passes > 1:
         notes.append(f"passes: each server runs all benches {scenario.passes} times; counted here is the first")
+    if scenario.profile is not None:
+        try:
+            find_py_spy()
+        except MissingDependency as missing:
+            notes.append(f"profile: none will be taken: {missing}")
     return notes
 
 

@@ -236,7 +236,8 @@ def _judge(rule: Rule, now: Changes, earlier: Changes | None, floor: NoiseFloor 
         return _check(rule, now, change, interval, None, Outcome.REPORTED, "")
     bounds, widened = _bounds(rule, floor, min(counts))
     if interval is None or min(counts) < FIRM_ROUNDS:
-        why = f"{min(counts)} valid rounds; {FIRM_ROUNDS} are needed to decide"
+        rounds = "1 valid round" if min(counts) == 1 else f"{min(counts)} valid rounds"
+        why = f"{rounds}; {FIRM_ROUNDS} are needed to decide"
         return _check(rule, now, change, interval, bounds, Outcome.INCONCLUSIVE, why)
     if bounds.low <= interval.low and interval.high <= bounds.high:
         if _beyond(interval, _own_bounds(rule)):

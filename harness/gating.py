@@ -73,7 +73,7 @@ def gate_run(store: RunStore, policy: Policy, stored: RunStore | None = None) ->
         stored: an earlier run to compare with, in place of the bounds on the change against the baseline arm.
 
     Raises:
-        UsageError: a rule fits nothing, or the earlier run measured another load.
+        UsageError: a rule fits nothing, or the earlier run does not match.
         RecordError: a record is missing or unreadable.
     """
     manifest, trials = store.manifest(), store.trials()
@@ -82,8 +82,7 @@ def gate_run(store: RunStore, policy: Policy, stored: RunStore | None = None) ->
     check_policy(policy, scenario)
     whole = list(_why_invalid(manifest, scenario, trials, pairs))
     if stored is not None:
-        _check_same_load(scenario, scenario_of(stored.manifest()), stored)
-        _check_same_setting(stored, store)
+        _check_same(stored, store)
         whole += [f"the stored run: {why}" for why in _whole_run(stored)]
     result = gate(
         policy,
@@ -137,20 +136,8 @@ def _invalid(why: str) -> Check:
     return Check("", "", "run", None, None, 0, None, Outcome.INVALID, why)
 
 
-def _check_same_load(now: Scenario, before: Scenario, stored: RunStore) -> None:
-    """Numbers of different loads may not be compared, whatever their names."""
-    earlier = {bench.name: bench for bench in before.benches}
-    changed = [bench.name for bench in now.benches if earlier.get(bench.name, bench) != bench]
-    if before.baseline != now.baseline:
-        changed.append(f"the baseline arm, {before.baseline} there and {now.baseline} here")
-    if changed:
-        raise UsageError(
-            f"{stored.path}: found another load in {', '.join(changed)}; allowed: a run of the same benches"
-        )
-
-
-def _check_same_setting(stored: RunStore, now: RunStore) -> None:
-    """Nor of another model, host or server, unless that is the code under test."""
+def _check_same(stored: RunStore, now: RunStore) -> None:
+    """Numbers of another load, model, host or server may not be compared, whatever their names."""
     differences = [str(one) for one in differences_between(stored, now) if one.blocks]
     if differences:
         raise UsageError(

@@ -49,7 +49,7 @@ def verdict(report: Report) -> str:
         if replaced:
             sentences.append(f"{count(replaced, 'round')} {'was' if replaced == 1 else 'were'} added in their place.")
     elif pairs:
-        sentences.append(f"All {count(pairs, 'measured pair')} counted.")
+        sentences.append("The one measured pair counted." if pairs == 1 else f"All {pairs} measured pairs counted.")
     thin = [row for row in report.main if row.throughput.rounds and row.throughput.advisory]
     if thin:
         what = "Every verdict is" if len(thin) == len(report.main) else f"{count(len(thin), 'verdict')} of them:"
@@ -96,8 +96,9 @@ def baseline_proof(report: Report) -> str:
     queries = sum(hit.queries for hit in measured)
     if queries == 0 and sum(hit.hits for hit in measured) == 0:
         return (
-            f"`{report.baseline}`: 0 queries and 0 hits in the stage-0 prefix cache over all "
-            f"{count(cells, 'reported cell')} (verified from the server's counters)."
+            f"`{report.baseline}`: 0 queries and 0 hits in the stage-0 prefix cache over "
+            f"{'the one reported cell' if cells == 1 else f'all {cells} reported cells'} "
+            "(verified from the server's counters)."
         )
     return f"`{report.baseline}`: {queries:.0f} tokens were looked up, {_share(measured)} of them hit."
 

@@ -99,7 +99,7 @@ def _parser(form: type[argparse.ArgumentParser]) -> argparse.ArgumentParser:
         add_help=form is argparse.ArgumentParser,
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    parser.add_argument("--port", type=_port, default=8000, help="0 takes a free one (default: %(default)s)")
+    parser.add_argument("--port", type=port, default=8000, help="0 takes a free one (default: %(default)s)")
     parser.add_argument("--served-model-name", default="tiny-omni", metavar="NAME", help="default: %(default)s")
     parser.add_argument(
         "--audio", action=argparse.BooleanOptionalAction, default=True, help="speech, which needs the program flite"
@@ -118,7 +118,7 @@ def _parser(form: type[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     return parser
 
 
-def _port(text: str) -> int:
+def port(text: str) -> int:
     port = int(text)
     if not 0 <= port <= 65535:
         raise argparse.ArgumentTypeError(f"found {port}; allowed: 0 to 65535")
