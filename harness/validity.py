@@ -58,7 +58,8 @@ def cell_invalid(
         )
     if summary.failed > failures:
         told = "" if first_error is None else f"; the first: {first_error[:_LONGEST_ERROR]}"
-        reasons.append(f"{summary.failed} requests failed; allowed: {failures}{told}")
+        requests = "1 request" if summary.failed == 1 else f"{summary.failed} requests"
+        reasons.append(f"{requests} failed; allowed: {failures}{told}")
     if summary.completed == 0:
         reasons.append("no request completed")
     if hit is None:

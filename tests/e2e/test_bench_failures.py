@@ -99,7 +99,7 @@ def test_failed_requests_are_counted_and_invalidate(tmp_path: Path) -> None:
     run = only_run(tmp_path / "results")
     (cell,) = (c for c in cells(run) if (c["cell"]["arm"], c["cell"]["bench"]) == ("cache_on", "P256_h94_c1"))
     assert (cell["completed"], cell["failed"]) == (7, 1)
-    assert any("1 requests failed" in reason for reason in cell["cell"]["invalid"])
+    assert any("1 request failed" in reason for reason in cell["cell"]["invalid"])
 
 
 GOOD = """\

@@ -1,4 +1,7 @@
-"""`bench nightly` on the real server: five nights, one arm with steps five times as long from the third on."""
+"""`bench nightly` on the real server: five nights, one arm with steps five times as long from the third on.
+
+Steps last at least 10 ms, a simulated time, so that what else the host does decides nothing.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ name: night
 model: tiny-omni
 server:
   kind: tiny-omni
-  args: {{hidden-size: 64, num-layers: 4, num-blocks: 1024}}
+  args: {{hidden-size: 64, num-layers: 4, num-blocks: 1024, min-step-ms: 10}}
 arms:
   cache_off: {{baseline: true, deploy: {{stages: [{{stage_id: 0, enable_prefix_caching: false}}]}}}}
   cache_on:
@@ -34,7 +37,7 @@ workloads:
 POLICY = """\
 schema: 1
 rules:
-  - {bench: "DEC*", metric: request_throughput, at_least: -0.5}
+  - {bench: "DEC*", metric: request_throughput, at_least: -0.55}
 """
 
 
