@@ -15,6 +15,11 @@ class SourceTree(Record):
     commit: str | None
     dirty: bool | None
 
+    @property
+    def state(self) -> str:
+        """The commit, and whether the tree differed from it, in words."""
+        return f"{self.commit or 'outside version control'}{' with local changes' if self.dirty else ''}"
+
 
 class Container(Record):
     """What a control group (version 2) allows this process, the tightest limit from it up to the root."""

@@ -192,7 +192,7 @@ def _facts(run: _Run) -> dict[str, tuple[str, bool]]:
     for name, version in manifest.versions.items():
         facts[f"version of {name}"] = (version, name in _BLOCKING_VERSIONS)
     for tree in manifest.sources:
-        facts[f"commit of {tree.name}"] = (_commit(tree.commit, tree.dirty), False)
+        facts[f"commit of {tree.name}"] = (tree.state, False)
     facts |= {name: (label, True) for name, label in tools_of(run.checks).items()}
     for arm in run.scenario.arms:
         trial = next((trial for trial in run.trials if trial.arm == arm), None)
@@ -207,7 +207,7 @@ def _trial_facts(trial: TrialRecord) -> dict[str, tuple[str, bool]]:
         facts[f"version of {name}"] = (version, name != _OURS)
     for tree in trial.sources:
         if tree.name != _OURS:  # the manifest's
-            facts[f"commit of {tree.name}"] = (_commit(tree.commit, tree.dirty), False)
+            facts[f"commit of {tree.name}"] = (tree.state, False)
     for label, text in trial.cache_config.items():
         facts[f"server's {label}"] = (text, False)
     if trial.model is not None:
@@ -226,10 +226,6 @@ def _trial_facts(trial: TrialRecord) -> dict[str, tuple[str, bool]]:
 
 def _or_unknown(value: object) -> str:
     return _UNKNOWN if value is None else str(value)
-
-
-def _commit(commit: str | None, dirty: bool | None) -> str:
-    return f"{commit or 'outside version control'}{' with local changes' if dirty else ''}"
 
 
 def _ratio_rows(one: _Run, two: _Run, level: float) -> Iterator[ChangeRow]:

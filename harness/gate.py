@@ -193,6 +193,7 @@ def _bench_changes(pairs: Sequence[Pair]) -> Iterable[Changes]:
     for pair in pairs:
         by_row.setdefault((pair.bench, pair.arm), []).append(pair)
     for (bench, arm), mine in by_row.items():
+        open_loop = offered_rate(mine) is not None
         for metric in METRICS:
             measured = [pair for pair in mine if pair.base is not None and pair.other is not None]
             if measured and all(
@@ -201,7 +202,7 @@ def _bench_changes(pairs: Sequence[Pair]) -> Iterable[Changes]:
                 continue
             found = compare(mine, metric, threshold=0.03)
             quotients = tuple(one.other / one.base for one in found.rounds)
-            yield Changes(bench, arm, metric.key, quotients, len(found.dropped), offered_rate(mine) is not None)
+            yield Changes(bench, arm, metric.key, quotients, len(found.dropped), open_loop)
 
 
 def _memory_changes(trials: Sequence[TrialRecord], baseline: str) -> Iterable[Changes]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from harness.accuracy.decision import Verdict
 from harness.accuracy.verdict import summaries_of, unscored
@@ -61,9 +62,7 @@ def run_changes(store: RunStore) -> tuple[Changes, ...]:
     Raises:
         RecordError: a record is missing or unreadable.
     """
-    manifest, trials = store.manifest(), store.trials()
-    scenario = scenario_of(manifest)
-    return changes_of(pair_up(scenario, manifest.plan, trials, store.cells()), trials, scenario.baseline)
+    return _read(store).changes
 
 
 def gate_run(store: RunStore, policy: Policy, stored: RunStore | None = None) -> GateResult:
@@ -76,18 +75,17 @@ def gate_run(store: RunStore, policy: Policy, stored: RunStore | None = None) ->
         UsageError: a rule fits nothing, or the earlier run does not match.
         RecordError: a record is missing or unreadable.
     """
-    manifest, trials = store.manifest(), store.trials()
-    scenario = scenario_of(manifest)
-    pairs = pair_up(scenario, manifest.plan, trials, store.cells())
-    check_policy(policy, scenario)
-    whole = list(_why_invalid(manifest, scenario, trials, pairs))
+    run = _read(store)
+    check_policy(policy, run.scenario)
+    whole, before = list(_why_invalid(run)), None
     if stored is not None:
         _check_same(stored, store)
-        whole += [f"the stored run: {why}" for why in _whole_run(stored)]
+        before = _read(stored)
+        whole += [f"the stored run: {why}" for why in _why_invalid(before)]
     result = gate(
         policy,
-        changes_of(pairs, trials, scenario.baseline),
-        stored=None if stored is None else run_changes(stored),
+        run.changes,
+        stored=None if before is None else before.changes,
         floors=floors_by_row(store.noise()),
     )
     return GateResult((*result.checks, *_accuracy(store), *map(_invalid, whole)))
@@ -109,27 +107,40 @@ def _accuracy(store: RunStore) -> Iterable[Check]:
         yield Check(name, "", ACCURACY, None, None, 0, None, Outcome.INCONCLUSIVE, why)
 
 
-def _why_invalid(
-    manifest: Manifest, scenario: Scenario, trials: Sequence[TrialRecord], pairs: Sequence[Pair]
-) -> tuple[str, ...]:
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    """A run, read once."""
+
+    manifest: Manifest
+    scenario: Scenario
+    trials: tuple[TrialRecord, ...]
+    pairs: tuple[Pair, ...]
+
+    @property
+    def changes(self) -> tuple[Changes, ...]:
+        return changes_of(self.pairs, self.trials, self.scenario.baseline)
+
+
+def _read(store: RunStore) -> _Recorded:
+    manifest, trials = store.manifest(), store.trials()
+    scenario = scenario_of(manifest)
+    return _Recorded(manifest, scenario, trials, pair_up(scenario, manifest.plan, trials, store.cells()))
+
+
+def _why_invalid(run: _Recorded) -> tuple[str, ...]:
     """What is wrong with a run as a whole, one sentence each."""
     reasons = []
-    if missing := len(manifest.plan) - len(trials):
-        reasons.append(f"the run is unfinished: {missing} of {len(manifest.plan)} trials have no record")
-    if failed := [trial.slug for trial in trials if trial.status == "failed"]:
+    planned = len(run.manifest.plan)
+    if missing := planned - len(run.trials):
+        reasons.append(f"the run is unfinished: {missing} of {planned} trials have no record")
+    if failed := [trial.slug for trial in run.trials if trial.status == "failed"]:
         reasons.append(f"the server died in {', '.join(failed)}")
-    for row in comparisons(scenario, pairs):
+    for row in comparisons(run.scenario, run.pairs):
         # A pair that was replaced by another round is no loss.
-        if row.dropped and len(row.rounds) < scenario.rounds:
+        if row.dropped and len(row.rounds) < run.scenario.rounds:
             rounds = ", ".join(str(pair.round) for pair in row.dropped)
             reasons.append(f"{row.bench}, {row.arm}: the pair of round {rounds} did not count and was not replaced")
     return tuple(reasons)
-
-
-def _whole_run(store: RunStore) -> tuple[str, ...]:
-    manifest, trials = store.manifest(), store.trials()
-    scenario = scenario_of(manifest)
-    return _why_invalid(manifest, scenario, trials, pair_up(scenario, manifest.plan, trials, store.cells()))
 
 
 def _invalid(why: str) -> Check:

@@ -53,10 +53,6 @@ def collect(
     )
 
 
-def _state(source: SourceTree) -> str:
-    return f"{source.commit} {'with' if source.dirty else 'without'} uncommitted changes"
-
-
 def _log(slug: str, line: int | None = None) -> str:
     path = f"trials/{slug}/server.log"
     return path if line is None else f"{path}:{line}"
@@ -166,7 +162,7 @@ def _sources(manifest: Manifest, trials: Sequence[TrialRecord], slugs: dict[tupl
                     "source",
                     slugs[trial.round, trial.arm],
                     None,
-                    f"{source.name} changed between trials of {trial.arm}: {_state(known)}, then {_state(source)}",
+                    f"{source.name} changed between trials of {trial.arm}: {known.state}, then {source.state}",
                 )
     resolved: dict[str, str] = {}
     for trial in trials:

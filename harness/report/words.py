@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from harness.records import TrialRecord
 from harness.report.measures import Hit
 from harness.report.model import MainRow, Report
 from harness.report.text import between, count, listed, percent
+from harness.stage0 import stage0_setting
 from harness.stats import FIRM_ROUNDS, Verdict
 
 _SAYS = {
@@ -141,18 +141,9 @@ def _on_purpose(report: Report) -> list[str]:
     ):
         arms: dict[str, list[str]] = {}
         for trial in report.trials:
-            if value := _setting(trial, name):
+            if value := stage0_setting(trial.resolved.get("args", {}), trial.resolved.get("deploy"), name):
                 arms.setdefault(str(value), []).append(f"`{trial.arm}`")
         told += [
             says.format(arms=listed(list(dict.fromkeys(each))), value=value, name=name) for value, each in arms.items()
         ]
     return told
-
-
-def _setting(trial: TrialRecord, name: str) -> object:
-    """A stage-0 setting of an arm as resolved: a command-line argument beats the overlay; None without either."""
-    given = trial.resolved.get("args", {})
-    if name in given:
-        return given[name]
-    stages = (trial.resolved.get("deploy") or {}).get("stages", ())
-    return next((stage.get(name.replace("-", "_")) for stage in stages if stage["stage_id"] == 0), None)

@@ -14,6 +14,7 @@ from harness._scenario_secrets import HIDDEN, is_secret, is_secret_arg, redacted
 from harness.errors import UsageError
 from harness.scenario import Scalar, Scenario
 from harness.servers.launch import expanded
+from harness.stage0 import stage0_setting
 
 _ADDRESS_ARGS = {
     "host": "servers listen on 127.0.0.1",
@@ -85,18 +86,9 @@ class ResolvedArm:
         return [word for key, value in self.args.items() for word in _flag(key, value)]
 
     def setting(self, name: str) -> Scalar | None:
-        """A stage-0 engine setting by its argument name (`block-size`); a command-line argument beats the overlay.
-
-        None when neither says anything.
-        """
-        if name in self.args:
-            return self.args[name]
-        stages = () if self.deploy is None else self.deploy.get("stages", ())
-        for stage in stages:
-            if stage["stage_id"] == 0:
-                value: Scalar | None = stage.get(name.replace("-", "_"))
-                return value
-        return None
+        """See `stage0_setting`."""
+        value: Scalar | None = stage0_setting(self.args, self.deploy, name)
+        return value
 
 
 def resolve_arm(scenario: Scenario, arm: str) -> ResolvedArm:

@@ -119,10 +119,10 @@ def _parser(form: type[argparse.ArgumentParser]) -> argparse.ArgumentParser:
 
 
 def port(text: str) -> int:
-    port = int(text)
-    if not 0 <= port <= 65535:
-        raise argparse.ArgumentTypeError(f"found {port}; allowed: 0 to 65535")
-    return port
+    number = int(text)
+    if not 0 <= number <= 65535:
+        raise argparse.ArgumentTypeError(f"found {number}; allowed: 0 to 65535")
+    return number
 
 
 def _read_deploy(path: Path) -> dict[str, Any]:
