@@ -83,6 +83,9 @@ class Host(Record):
     gpus: tuple[str, ...] = ()
     container: Container | None = None
     """Null where no version 2 control group is to be seen, and in runs from before it was recorded."""
+    autogroup: bool | None = None
+    """Whether the kernel shares the CPUs among sessions before it does among their processes
+    (`kernel.sched_autogroup_enabled`); null where it does not tell."""
 
 
 class FunctionShare(Record):

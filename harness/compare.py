@@ -187,6 +187,7 @@ def _facts(run: _Run) -> dict[str, tuple[str, bool]]:
         "host class": (host_class(host), True),
         "host": (host.hostname, False),
         "kernel": (host.kernel, False),
+        "scheduling by session": (_or_unknown(host.autogroup), False),
         "sha256 of the tokenizer": (_or_unknown(manifest.tokenizer_sha256), True),
     }
     for name, version in manifest.versions.items():

@@ -17,6 +17,7 @@ from harness.containers import container_limits
 from harness.records import Host, SourceTree
 from harness.telemetry.gpu import GpuMemory
 
+_AUTOGROUP = Path("/proc/sys/kernel/sched_autogroup_enabled")
 _DISTRIBUTIONS = (
     "omni-prefix-bench", "aiohttp", "matplotlib", "numpy", "pandas", "prometheus-client", "psutil", "pydantic",
     "scipy", "tokenizers", "torch", "vllm", "vllm-omni",
@@ -36,6 +37,7 @@ def host() -> Host:
         load_1m=os.getloadavg()[0],
         gpus=_gpus(),
         container=container_limits(),
+        autogroup=_autogroup(),
     )
 
 
@@ -86,6 +88,14 @@ def _git(path: Path, *arguments: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _autogroup() -> bool | None:
+    """None where the kernel was built without it."""
+    try:
+        return _AUTOGROUP.read_text(encoding="ascii").strip() == "1"
+    except OSError:
+        return None
 
 
 def _cpu_model() -> str:

@@ -163,6 +163,8 @@ class CellInfo(Record):
     """Which time the server ran this bench; only the first counts, later ones lie under `pass2/` and so on."""
     client_lag_ms: float | None
     """Worst delay of the client's own event loop during the bench: a starved client measures itself."""
+    client_lag_waiting_ms: float | None = None
+    """Of that delay: how long its thread was runnable without a CPU; null where the kernel does not tell."""
     client: str | None = None
     """The load generator and its version (`vllm bench serve 0.32.0`); null: this project's own."""
     invalid: tuple[str, ...] = ()

@@ -215,7 +215,6 @@ class Trial:
         result = await self._watched(load, session, launch)
         if isinstance(bench, Check) and isinstance(result, LoadResult) and self._pass == 1:
             self._keep_speech(bench, result)
-        lag_ms = None if result is None else result.client_lag_ms
         if result is None:
             result = called_off(len(load.prompts), datetime.fromisoformat(started_at), _HUNG)
             reasons.append(_HUNG)
@@ -227,7 +226,7 @@ class Trial:
                 death = await _death(server)
                 reasons.append(_HUNG if server.alive else "the server process died")
                 self._facts.failure = self._named(f"{death} during bench {bench.name}", launch)
-        cell = self._cell(load, result, lag_ms, before, after, started_at, memory.point(), reasons, live)
+        cell = self._cell(load, result, before, after, started_at, memory.point(), reasons, live)
         if self._pass == 1:
             self._facts.benches.append(bench.name)
         self._facts.cells.append(cell)
@@ -282,7 +281,6 @@ class Trial:
         self,
         load: Load,
         result: LoadResult | VllmBenchLoad,
-        lag_ms: float | None,
         before: Reading,
         after: Reading | None,
         started_at: str,
@@ -296,6 +294,7 @@ class Trial:
         )
         records, summary = measured.records, measured.summary
         reasons += measured.failures
+        lag = result.client_lag
         metrics, hit = None, None
         if after is not None:
             try:
@@ -311,7 +310,7 @@ class Trial:
                 hit=hit,
                 validity=self._scenario.validity,
                 # A check is not about speed, and scores what failed.
-                client_lag_ms=None if check else lag_ms,
+                client_lag=None if check else lag,
                 allow_failures=bench.prompts if check else self._scenario.validity.allow_failures,
                 first_error=next((record.error for record in records if record.error is not None), None),
             )
@@ -330,10 +329,11 @@ class Trial:
                 hit_rate=hit,
                 metrics=metrics,
                 memory=memory,
-                client_lag_ms=lag_ms,
+                client_lag_ms=None if lag is None else lag.late_ms,
+                client_lag_waiting_ms=None if lag is None else lag.waiting_ms,
                 client=measured.client,
                 invalid=tuple(reasons),
-                caveats=cell_caveats(records, lag_ms) + measured.caveats,
+                caveats=cell_caveats(records, lag) + measured.caveats,
             ),
         )
         self._store.write_cell(self._planned, cell, records)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from harness.lag import Lag
 from harness.records import BenchSummary, CellRecord, HitRate, RequestRecord
 from harness.scenario import Validity
 
@@ -30,7 +31,7 @@ def cell_invalid(
     expects_caching: bool | None,
     hit: HitRate | None,
     validity: Validity,
-    client_lag_ms: float | None = None,
+    client_lag: Lag | None = None,
     allow_failures: int | None = None,
     first_error: str | None = None,
 ) -> tuple[str, ...]:
@@ -40,18 +41,15 @@ def cell_invalid(
         expects_caching: what the arm claims of stage 0; None where it makes no claim (an external server).
         hit: prefix-cache tokens around the bench; None where the server publishes none.
         validity: the scenario's limits.
-        client_lag_ms: worst delay of the client's own event loop; None where it was not measured.
+        client_lag: worst delay of the client's own event loop; None where it was not measured.
         allow_failures: in place of the scenario's.
         first_error: of the requests that failed, what the first was told.
     """
     reasons: list[str] = []
     failures = validity.allow_failures if allow_failures is None else allow_failures
     allowed_ms = max(LAG_MS, LAG_SHARE * summary.duration * 1000.0)
-    if client_lag_ms is not None and client_lag_ms > allowed_ms:
-        reasons.append(
-            f"the client was starved: its own event loop was late by up to {client_lag_ms:.0f} ms; "
-            f"allowed: {allowed_ms:.0f} ms"
-        )
+    if client_lag is not None and client_lag.late_ms > allowed_ms:
+        reasons.append(f"the client was starved: its own event loop was {client_lag}; allowed: {allowed_ms:.0f} ms")
     if summary.completed + summary.failed != summary.num_prompts:
         reasons.append(
             f"completed {summary.completed} + failed {summary.failed} is not the {summary.num_prompts} prompts sent"
@@ -70,16 +68,16 @@ def cell_invalid(
     return tuple(reasons)
 
 
-def cell_caveats(requests: Iterable[RequestRecord], client_lag_ms: float | None) -> tuple[str, ...]:
+def cell_caveats(requests: Iterable[RequestRecord], client_lag: Lag | None) -> tuple[str, ...]:
     """What to know of one cell that counts all the same.
 
     Parameters:
         requests: all of its bench.
-        client_lag_ms: worst delay of the client's own event loop; None where it was not measured.
+        client_lag: worst delay of the client's own event loop; None where it was not measured.
     """
     caveats = []
-    if client_lag_ms is not None and client_lag_ms > CAVEAT_LAG_MS:
-        caveats.append(f"the client's own event loop was late by up to {client_lag_ms:.0f} ms")
+    if client_lag is not None and client_lag.late_ms > CAVEAT_LAG_MS:
+        caveats.append(f"the client's own event loop was {client_lag}")
     if any(request.status == "ok" and request.tokens_from == "tokenizer" for request in requests):
         caveats.append("the server reported no usage for some requests: their tokens were counted here")
     return tuple(caveats)

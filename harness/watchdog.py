@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from datetime import UTC, datetime
 
@@ -41,7 +40,7 @@ async def hung(session: aiohttp.ClientSession, base_url: str, patience_s: float)
 
 
 def called_off(prompts: int, started_at: datetime, reason: str) -> LoadResult:
-    """The result of a load that was called off now: every request failed with `reason`, and no lag was measured (NaN).
+    """The result of a load that was called off now: every request failed with `reason`, and no lag was measured.
 
     Answers that had come before the hang are not kept: a bench is measured whole or not at all.
     """
@@ -52,6 +51,6 @@ def called_off(prompts: int, started_at: datetime, reason: str) -> LoadResult:
         started_at=started_at,
         started_ns=begun,
         duration_s=duration_s,
-        client_lag_ms=math.nan,
+        client_lag=None,
         requests=tuple(unsent(index, due_ns=begun, reason=reason) for index in range(prompts)),
     )

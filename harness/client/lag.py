@@ -1,12 +1,18 @@
-"""The loop's lag: how late the client's own event loop ran."""
+"""Measures the lag of the client's own event loop."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
 from types import TracebackType
 from typing import Self
+
+from harness.lag import Lag
+
+_SCHEDSTAT = "/proc/thread-self/schedstat"
+"""Nanoseconds this thread ran, and nanoseconds it was runnable without a CPU (the kernel's sched-stats.rst)."""
 
 
 class LoopLag:
@@ -20,25 +26,35 @@ class LoopLag:
 
     def __init__(self, period_s: float = 0.02) -> None:
         self._period_s = period_s
-        self._worst_ns = 0
+        self._worst = Lag(0.0)
         self._task: asyncio.Task[None] | None = None
+        self._schedstat: int | None = None
 
     @property
-    def worst_ms(self) -> float:
-        """Worst oversleep so far, in milliseconds; the selector's own granularity of about 1 ms included."""
-        return self._worst_ns / 1e6
+    def worst(self) -> Lag:
+        """Worst oversleep so far; the selector's own granularity of about 1 ms included."""
+        return self._worst
 
     async def _sample(self) -> None:
         period_ns = int(self._period_s * 1e9)
         while True:
-            asleep = time.perf_counter_ns()
+            asleep, waited = time.perf_counter_ns(), self._waited_ns()
             try:
                 await asyncio.sleep(self._period_s)
             finally:
                 # Also when cancelled: a stall at the very end of the bench counts.
-                self._worst_ns = max(self._worst_ns, time.perf_counter_ns() - asleep - period_ns)
+                late_ms = (time.perf_counter_ns() - asleep - period_ns) / 1e6
+                if late_ms > self._worst.late_ms:
+                    now = self._waited_ns()
+                    self._worst = Lag(late_ms, None if waited is None or now is None else (now - waited) / 1e6)
+
+    def _waited_ns(self) -> int | None:
+        return None if self._schedstat is None else int(os.pread(self._schedstat, 128, 0).split()[1])
 
     async def __aenter__(self) -> Self:
+        # Opened once, on the loop's own thread, whose file it then stays.
+        with contextlib.suppress(OSError):
+            self._schedstat = os.open(_SCHEDSTAT, os.O_RDONLY | os.O_CLOEXEC)
         self._task = asyncio.create_task(self._sample(), name="loop-lag")
         return self
 
@@ -49,3 +65,6 @@ class LoopLag:
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
+        if self._schedstat is not None:
+            os.close(self._schedstat)
+            self._schedstat = None

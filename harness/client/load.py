@@ -16,6 +16,7 @@ from harness.client.arrivals import arrival_times
 from harness.client.lag import LoopLag
 from harness.client.payload import PATHS, build_payload
 from harness.client.stream import RawRequest, exchange, unsent
+from harness.lag import Lag
 from harness.scenario import Bench
 from harness.workloads.prompt import Prompt
 
@@ -38,14 +39,14 @@ class LoadResult:
         started_ns: `time.perf_counter_ns()` at the start of the load; planned arrivals count from here.
         duration_s: from the start of the load to the end of the last response, as `vllm bench serve` counts it
             (an open loop therefore includes the wait for the first arrival).
-        client_lag_ms: worst delay of the client's event loop.
+        client_lag: worst delay of the client's event loop; None where it was not measured.
         requests: one per prompt, in prompt order.
     """
 
     started_at: datetime
     started_ns: int
     duration_s: float
-    client_lag_ms: float
+    client_lag: Lag | None
     requests: tuple[RawRequest, ...]
 
     @property
@@ -170,7 +171,7 @@ async def run_load(
         started_at,
         started_ns,
         (finished_ns - started_ns) / 1e9,
-        lag.worst_ms,
+        lag.worst,
         tuple(sorted(load.done, key=lambda raw: raw.index)),
     )
 

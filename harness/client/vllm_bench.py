@@ -95,7 +95,7 @@ class VllmBenchLoad:
     summary: BenchSummary
     failure: str | None
     caveats: tuple[str, ...]
-    client_lag_ms: None = None
+    client_lag: None = None
     """It does not measure its own."""
 
 

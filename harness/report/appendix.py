@@ -30,6 +30,7 @@ def provenance(report: Report) -> str:
         ["server", report.scenario.server.kind],
         ["host", f"{host.hostname}, {host.platform}, kernel {host.kernel}"],
         ["CPU", f"{host.cpu_model}, {count(host.cpu_count, 'core')}, load {host.load_1m:.2f} at the start"],
+        *([] if host.autogroup is None else [["scheduling by session", "on" if host.autogroup else "off"]]),
         ["memory", f"{host.memory_bytes / 1024**3:.1f} GiB"],
         ["GPU", ", ".join(host.gpus) or "none"],
         *setting_rows(report.trials),

@@ -281,8 +281,10 @@ def _notes(report: Report) -> str:
             )
         )
     if report.client_lag is not None:
+        lag = report.client_lag.lag
+        waiting = "" if lag.waiting_ms is None else f", {significant(lag.waiting_ms, 3)} ms of it waiting for a CPU"
         parts.append(
-            f"The client's own event loop was late by at most {significant(report.client_lag.milliseconds, 3)} ms "
+            f"The client's own event loop was late by at most {significant(lag.late_ms, 3)} ms{waiting} "
             f"({report.client_lag.trial}, {report.client_lag.bench})."
         )
     return "\n\n".join(parts)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import zip_longest
 
+from harness.lag import Lag
 from harness.records import CellRecord, Manifest, MemoryPoint, TrialRecord
 from harness.stats import Comparison
 
@@ -69,10 +70,10 @@ class StartRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Lag:
-    """Where the client's own event loop was latest."""
+class WorstLag:
+    """Where the client's own event loop was latest, and how late."""
 
-    milliseconds: float
+    lag: Lag
     trial: str
     bench: str
 
@@ -149,11 +150,15 @@ def start_of(arm: str, trials: tuple[TrialRecord, ...]) -> StartRow:
     )
 
 
-def lag_of(manifest: Manifest, cells: tuple[CellRecord, ...]) -> Lag | None:
+def lag_of(manifest: Manifest, cells: tuple[CellRecord, ...]) -> WorstLag | None:
     slugs = {(trial.round, trial.arm): trial.slug for trial in manifest.plan}
     lags = [
-        Lag(cell.cell.client_lag_ms, slugs[cell.cell.round, cell.cell.arm], cell.cell.bench)
+        WorstLag(
+            Lag(cell.cell.client_lag_ms, cell.cell.client_lag_waiting_ms),
+            slugs[cell.cell.round, cell.cell.arm],
+            cell.cell.bench,
+        )
         for cell in cells
         if cell.cell.client_lag_ms is not None
     ]
-    return max(lags, key=lambda lag: lag.milliseconds) if lags else None
+    return max(lags, key=lambda one: one.lag.late_ms) if lags else None

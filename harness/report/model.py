@@ -18,7 +18,18 @@ from harness.records import CellRecord, Manifest, NoiseRecord, PlannedTrial, Tri
 from harness.report import notes
 from harness.report.accuracy import AccuracyCheck, accuracy_of
 from harness.report.cache_work import CacheWorkRow, cache_work_of
-from harness.report.measures import Gain, Hit, Lag, MemoryRow, StartRow, gain_of, hit_of, lag_of, memory_of, start_of
+from harness.report.measures import (
+    Gain,
+    Hit,
+    MemoryRow,
+    StartRow,
+    WorstLag,
+    gain_of,
+    hit_of,
+    lag_of,
+    memory_of,
+    start_of,
+)
 from harness.report.notes import Note
 from harness.report.pooled import PooledRow, pooled_of
 from harness.report.rounds import RoundsRow, rounds_of
@@ -138,7 +149,7 @@ class Report:
     memory: tuple[MemoryRow, ...]
     gains: tuple[Gain, ...]
     starts: tuple[StartRow, ...]
-    client_lag: Lag | None
+    client_lag: WorstLag | None
     notes: tuple[Note, ...]
     accuracy: tuple[AccuracyCheck, ...] = ()
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
+import sys
 import time
+from asyncio.subprocess import PIPE
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +21,7 @@ from harness.client.lag import LoopLag
 from harness.client.load import run_load
 from harness.client.requests import to_records
 from harness.errors import UsageError
+from harness.lag import Lag
 
 
 async def answer_when_full(call: Call) -> web.StreamResponse:
@@ -161,7 +166,44 @@ async def test_lag_is_the_worst_delay_of_the_loop() -> None:
         await asyncio.sleep(0.02)
         time.sleep(0.08)  # noqa: ASYNC251  (blocking the loop is the point)
         await asyncio.sleep(0.02)
-    assert lag.worst_ms > 70.0
+    assert lag.worst.late_ms > 70.0
+    assert lag.worst.late_ms - lag.worst.waiting_ms > 70.0, "time that the loop spent itself is no waiting"
+
+
+async def test_the_part_of_the_lag_without_a_cpu_is_the_kernel_s() -> None:
+    """A loop that shares its one CPU with a busy process waits for it, and the lag says how long."""
+    allowed = os.sched_getaffinity(0)
+    one = {min(allowed)}
+    hog = await asyncio.create_subprocess_exec(
+        sys.executable, "-Sc", "print(flush=True)\nwhile True: pass", stdout=PIPE
+    )
+    try:
+        await hog.stdout.readline()
+        os.sched_setaffinity(hog.pid, one)
+        os.sched_setaffinity(0, one)
+        before = _waited_ms()
+        async with LoopLag(period_s=0.005) as lag:
+            await asyncio.sleep(0.02)
+            until = time.perf_counter() + 0.2
+            while time.perf_counter() < until:
+                pass
+            await asyncio.sleep(0.02)
+        waited_ms = _waited_ms() - before
+    finally:
+        os.sched_setaffinity(0, allowed)
+        hog.kill()
+        await hog.wait()
+    assert 10.0 < lag.worst.waiting_ms <= min(waited_ms, lag.worst.late_ms + 5.0)
+
+
+def _waited_ms() -> float:
+    return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e6
+
+
+def test_without_the_kernel_s_word_no_waiting_is_claimed() -> None:
+    """A lag of which the kernel says nothing is only late."""
+    assert str(Lag(51.4)) == "late by up to 51 ms"
+    assert str(Lag(4026.4, 4017.2)) == "late by up to 4026 ms, 4017 ms of it waiting for a CPU"
 
 
 async def test_no_prompts_is_an_error() -> None:

@@ -244,6 +244,7 @@ class SyntheticRun:
                 metrics=self.metrics(planned, name),
                 memory=None,
                 client_lag_ms=3.0 + planned.round / 4 + (1.0 if audio else 0.0),
+                client_lag_waiting_ms=2.0 + planned.round / 8,
                 invalid=tuple(reason for slug, where, reason in self.invalid if (slug, where) == (planned.slug, name)),
             ),
         )

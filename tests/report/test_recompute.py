@@ -325,11 +325,12 @@ def test_starts_and_trials() -> None:
 def test_the_client_s_own_delay() -> None:
     """The worst of all benches, and where."""
     worst = CELLS.loc[CELLS.client_lag_ms.idxmax()]
-    found = re.search(r"late by at most ([\d.]+) ms \((\S+), (\S+)\)", REPORT)
+    found = re.search(r"late by at most ([\d.]+) ms, ([\d.]+) ms of it waiting for a CPU \((\S+), (\S+)\)", REPORT)
     assert found is not None
     assert found[1] == four(worst.client_lag_ms, 3)
-    assert found[2] == f"r{worst['round']:02d}-{worst.position}-{worst.arm}"
-    assert found[3] == worst.bench
+    assert found[2] == four(worst.client_lag_waiting_ms, 3)
+    assert found[3] == f"r{worst['round']:02d}-{worst.position}-{worst.arm}"
+    assert found[4] == worst.bench
 
 
 def test_no_table_is_left_out() -> None:

@@ -1,6 +1,7 @@
 import pytest
 from cell_factory import make_cell, make_hit
 
+from harness.lag import Lag
 from harness.records import RequestRecord
 from harness.scenario import Validity
 from harness.validity import cell_caveats, cell_invalid, pair_invalid
@@ -126,7 +127,7 @@ def test_silence_where_audio_was_asked_for_is_a_reason(absent):
 def test_a_starved_client_measures_itself(duration, lag, valid):
     """A lag of the client's loop over 250 ms and over 2% of the bench makes the cell invalid, and says so."""
     cell = make_cell(duration=duration)
-    found = cell_invalid(cell, expects_caching=True, hit=ON, validity=Validity(), client_lag_ms=lag)
+    found = cell_invalid(cell, expects_caching=True, hit=ON, validity=Validity(), client_lag=Lag(lag))
     assert (found == ()) is valid
     assert all("the client was starved" in reason and f"{lag:.0f} ms" in reason for reason in found)
 
@@ -144,4 +145,6 @@ def test_usage_is_missed_only_where_a_request_succeeded(status, tokens_from, tol
 @pytest.mark.parametrize(("lag", "told"), [(None, False), (50.0, False), (51.0, True)])
 def test_a_late_client_is_told(lag, told):
     """From 50 ms on the reader is told, long before the cell stops counting."""
-    assert (cell_caveats([], lag) == ("the client's own event loop was late by up to 51 ms",)) is told
+    assert (
+        cell_caveats([], None if lag is None else Lag(lag)) == ("the client's own event loop was late by up to 51 ms",)
+    ) is told
