@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -19,13 +18,16 @@ from prefix_cache.budget import Budget
 from prefix_cache.config import CacheConfig
 from prefix_cache.copier import Copier, InlineCopier
 from prefix_cache.errors import StepError
+from prefix_cache.inference import inference
+from prefix_cache.keys import Keys
 from prefix_cache.layout import EngineLayout, check_layout
 from prefix_cache.lazy import LazyStep
 from prefix_cache.log import OrderedLog
 from prefix_cache.merge import Span, merge
 from prefix_cache.operations import Read, Write
-from prefix_cache.pool import BufferPool, layout_of, row_bytes
-from prefix_cache.slots import Slots, block_slots
+from prefix_cache.pool import BufferPool
+from prefix_cache.schedule import Schedule
+from prefix_cache.slots import Slots, block_slots, outside
 from prefix_cache.staging import DecodeBuffer, ParkedRows, StagedRows, StepRows
 from prefix_cache.stats import CacheStats, Counters
 from prefix_cache.step import Hit, NewRequest, SavedStep, StepHandle, StepOutputs
@@ -71,11 +73,9 @@ class PrefixCache:
         self._log = OrderedLog(config.max_inflight_steps, config.wait_timeout, threaded=config.threaded)
         self._budget = Budget(config.device_bytes, config.wait_timeout)
         self._buffer = DecodeBuffer(config.block_size, config.staging_rows, self._budget, self._copier, self._pool)
-        self._layout: dict[str, tuple[torch.Size, torch.dtype]] = {}
+        self._schedule = Schedule(config.num_slots)
+        self._keys = Keys(config.required)
         self._live: set[str] = set()
-        self._previous: set[str] = set()
-        self._scheduled: Mapping[str, int] | None = None
-        self._pure = False
         self._hits: dict[str, Hit] = {}
         self._steps = 0
         self._stamp: npt.NDArray[np.int64] = np.zeros(config.num_slots, dtype=np.int64)
@@ -83,7 +83,7 @@ class PrefixCache:
         self._consuming = threading.Lock()
         self._closed = False
 
-    @torch.inference_mode()
+    @inference
     def begin_step(
         self,
         scheduled: Mapping[str, int],
@@ -102,8 +102,12 @@ class PrefixCache:
         Raises:
             StepError: the last step had tokens and was not saved, or a hit is not whole blocks of the store.
         """
-        with self._final():
+        self._check()
+        try:
             self._begin(scheduled, new, finished, resumed)
+        except BaseException as error:
+            self._fail(error)
+            raise
 
     def _begin(
         self,
@@ -112,24 +116,13 @@ class PrefixCache:
         finished: Collection[str],
         resumed: Collection[str],
     ) -> None:
-        unsaved = sum(self._scheduled.values()) if self._scheduled else 0
-        if unsaved:
-            raise StepError(f"begin_step: the last step computed {unsaved} tokens and was not saved")
+        self._schedule.begin(scheduled, new, finished, resumed)
         self._counters.steps_total += 1
         for hit in self._hits.values():
             hit.read.cancel()
         self._hits = {}
-        self._scheduled = dict(scheduled)
-        self._pure = (
-            not new
-            and not finished
-            and not resumed
-            and scheduled.keys() == self._previous
-            and set(scheduled.values()) == {1}
-        )
-        if self._pure:
+        if self._schedule.pure:
             return
-        self._previous = set(scheduled)
         self._flush()
         self._live.difference_update(finished)
         for request in new:
@@ -140,7 +133,7 @@ class PrefixCache:
                 self._hits[request.id] = self._plan_hit(request, scheduled.get(request.id, 0))
             self._live.add(request.id)
 
-    @torch.inference_mode()
+    @inference
     def save_step(
         self,
         ids: Sequence[str],
@@ -168,16 +161,20 @@ class PrefixCache:
             StepError: no step has begun, counts that are not those scheduled, slots outside the store, a required key
                 that is missing, rows too short or of another shape or dtype than before.
         """
-        with self._final():
-            planned = self._expect(ids, counts, slots)
-            staged = self._stage(slots, self._slice(rows, len(slots)), owned=owned)
+        self._check()
+        try:
+            planned = self._schedule.end(ids, counts, slots)
+            staged = self._stage(slots, self._keys.take(rows, len(slots)), owned=owned)
             self._steps += 1
             if self._hits:
                 self._settle_hits(slots)
             handle = StepHandle(self._steps)
             self._open[handle.step] = SavedStep(tuple(ids), planned, tuple(rows), staged, self._hits, extra)
             self._hits = {}
-            return handle
+        except BaseException as error:
+            self._fail(error)
+            raise
+        return handle
 
     def materialize(self, handle: StepHandle, ids: Sequence[str], *, lazy: bool = False) -> StepOutputs:
         """Consumes a step: its rows for `ids`, the hit prefix in front. Only these requests are merged.
@@ -208,7 +205,7 @@ class PrefixCache:
             return StepOutputs(merged.by_key(step.keys), step.extra)
         return StepOutputs(self._merge(step, spans, ids), step.extra)
 
-    @torch.inference_mode()
+    @inference
     def _merge(self, step: SavedStep, spans: Mapping[str, Span], ids: Sequence[str]) -> dict[str, dict[str, Tensor]]:
         start = time.perf_counter()
         timeout = self.config.wait_timeout
@@ -270,17 +267,14 @@ class PrefixCache:
         finally:
             self._log.close()
 
-    @contextmanager
-    def _final(self) -> Iterator[None]:
+    def _check(self) -> None:
         if self._closed:
             raise StepError("the prefix cache is shut down")
         self._log.check()
-        try:
-            yield
-        except BaseException as error:
-            self._log.fail(error)
-            self._drop_parked()
-            raise
+
+    def _fail(self, error: BaseException) -> None:
+        self._log.fail(error)
+        self._drop_parked()
 
     def _plan_hit(self, request: NewRequest, count: int) -> Hit:
         size = self.config.block_size
@@ -293,7 +287,7 @@ class PrefixCache:
             )
         # A copy: the engine may hand over a view of its block table.
         blocks = np.array(request.blocks[:whole], dtype=np.int64)
-        if _outside(blocks, self.config.num_blocks):
+        if outside(blocks, self.config.num_blocks):
             raise StepError(f"hit of {request.id!r}: found block ids outside 0..{self.config.num_blocks - 1}")
         self._counters.hits_total += 1
         self._counters.hit_tokens_total += request.computed
@@ -304,46 +298,12 @@ class PrefixCache:
         self._log.append(read)
         return read
 
-    def _expect(self, ids: Sequence[str], counts: npt.NDArray[np.integer], slots: Slots) -> list[int]:
-        scheduled, self._scheduled = self._scheduled, None
-        if scheduled is None:
-            raise StepError("save_step: no step has begun since the last save")
-        planned: list[int] = counts.tolist()
-        if planned != [scheduled.get(request, 0) for request in ids]:
-            raise StepError("save_step: the requests and their counts are not those that were scheduled")
-        if len(slots) != sum(planned) or len(slots) != sum(scheduled.values()):
-            raise StepError(
-                f"save_step: {len(slots)} slots for {sum(planned)} tokens, of {sum(scheduled.values())} scheduled"
-            )
-        if len(set(ids)) != len(ids):
-            raise StepError("save_step: a request stands twice among the step's ids")
-        if _outside(slots, self.config.num_slots):
-            raise StepError(f"save_step: found slots outside 0..{self.config.num_slots - 1}")
-        return planned
-
-    def _slice(self, rows: Mapping[str, Tensor], total: int) -> dict[str, Tensor]:
-        missing = self.config.required - rows.keys()
-        if missing and total:
-            raise StepError(f"save_step: no rows of {', '.join(sorted(missing))}, which every token must have")
-        sliced: dict[str, Tensor] = {}
-        for key, value in rows.items():
-            if value.ndim < 2 or value.shape[0] < total or 0 in value.shape[1:]:
-                raise StepError(f"save_step: {key!r} is {tuple(value.shape)}, need at least [{total}, width]")
-            known = self._layout.setdefault(key, (value.shape[1:], value.dtype))
-            if known != (value.shape[1:], value.dtype):
-                raise StepError(
-                    f"save_step: {key!r} rows are {tuple(value.shape[1:])} {value.dtype}, "
-                    f"were {tuple(known[0])} {known[1]}"
-                )
-            sliced[key] = value[:total]
-        return sliced
-
     def _stage(self, slots: Slots, rows: Mapping[str, Tensor], *, owned: bool) -> StagedRows:
         start = time.perf_counter()
-        count, layout = len(slots), layout_of(rows)
-        nbytes = row_bytes(layout, count)
+        count, layout = len(slots), self._keys.layout
+        nbytes = self._keys.bytes_of(count)
         staged: StagedRows
-        if self._pure and not owned and self._buffer.takes(count):
+        if self._schedule.pure and not owned and self._buffer.takes(count):
             if not self._buffer.has_room(count, layout):
                 self._flush()
             staged = self._buffer.park(slots, rows, layout)
@@ -408,8 +368,3 @@ class PrefixCache:
         for request in ids:
             if request in step.hits:
                 step.hits[request].read.cancel()
-
-
-def _outside(indices: Slots, size: int) -> bool:
-    # Seen as unsigned, a negative index is larger than any size.
-    return bool(len(indices)) and int(indices.view(np.uint64).max()) >= size

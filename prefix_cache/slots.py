@@ -8,6 +8,7 @@ import numpy.typing as npt
 Slots = npt.NDArray[np.int64]
 
 _FEW = 24  # requests up to which a loop over plain integers beats the fixed cost of six numpy calls
+_SEVERAL = 128  # slots up to which plain integers beat the fixed cost of two
 
 
 def slots_of(
@@ -45,6 +46,15 @@ def slots_of(
     slots *= block_size
     slots += position
     return slots
+
+
+def outside(indices: Slots, size: int) -> bool:
+    """Whether one of `indices` is no index of something of `size`."""
+    if len(indices) <= _SEVERAL:
+        found = indices.tolist()
+        return bool(found) and (min(found) < 0 or max(found) >= size)
+    # Seen as unsigned, a negative index is larger than any size.
+    return int(indices.view(np.uint64).max()) >= size
 
 
 def block_slots(blocks: Slots, block_size: int) -> Slots:

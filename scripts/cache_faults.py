@@ -201,7 +201,7 @@ FAULTS = (
     ),
     Fault(
         "a resume does not flush",
-        "cache.py",
+        "schedule.py",
         "            and not resumed\n",
         "",
         "Rows of a request's old blocks are parked beside rows of its new ones, in one write without an order.",
@@ -209,7 +209,7 @@ FAULTS = (
     ),
     Fault(
         "another set of requests does not flush",
-        "cache.py",
+        "schedule.py",
         "            and scheduled.keys() == self._previous\n",
         "",
         "A preempted request's parked rows stay behind while others go on.",
@@ -279,9 +279,9 @@ FAULTS = (
     ),
     Fault(
         "padding is kept",
-        "cache.py",
-        "            sliced[key] = value[:total]\n",
-        "            sliced[key] = value\n",
+        "keys.py",
+        "            taken[key] = value[:total]\n",
+        "            taken[key] = value\n",
         "Rows of a padded batch are taken for rows of tokens.",
         (MACHINE_INLINE,),
     ),
@@ -328,7 +328,7 @@ FAULTS = (
     Fault(
         "a consumer is not in inference mode",
         "cache.py",
-        "    @torch.inference_mode()\n    def _merge(",
+        "    @inference\n    def _merge(",
         "    def _merge(",
         "The same for whoever assembles outputs on another thread.",
         (MACHINE_DELAYED,),
@@ -352,14 +352,14 @@ FAULTS = (
     Fault(
         "a failure drops no parked rows",
         "cache.py",
-        "            self._log.fail(error)\n            self._drop_parked()\n",
-        "            self._log.fail(error)\n",
+        "        self._log.fail(error)\n        self._drop_parked()\n",
+        "        self._log.fail(error)\n",
         "After an error the accounting names memory that nobody will ever write.",
         ("test_cache_edges.py::test_a_copy_that_fails_gives_its_budget_back",),
     ),
     Fault(
         "a step that was never saved goes on",
-        "cache.py",
+        "schedule.py",
         "        if unsaved:\n",
         "        if False:\n",
         "Its tokens stand in the KV cache and its rows nowhere: a later hit is served the last tenant's.",

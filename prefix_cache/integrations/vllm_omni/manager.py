@@ -11,13 +11,13 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from prefix_cache.cache import PrefixCache
 from prefix_cache.config import CacheConfig
 from prefix_cache.copier import Copier, CudaCopier, InlineCopier
 from prefix_cache.errors import ConfigError, StepError
+from prefix_cache.inference import inference
 from prefix_cache.integrations.exposition import Exposition, proof_line
 from prefix_cache.integrations.vllm.schedule import translate
 from prefix_cache.integrations.vllm_omni.choice import Choice
@@ -116,7 +116,7 @@ class BundledManager:
         self._cache.begin_step(step.scheduled, step.new, step.finished, step.resumed)
         self._scheduled = dict(step.scheduled)
 
-    @torch.inference_mode()
+    @inference
     def save_outputs(
         self,
         hidden_states: Tensor | None,
@@ -158,7 +158,7 @@ class BundledManager:
         saved = SavedBatch(ids, planned, Passthrough.take(others))
         return self._cache.save_step(ids, counts, self._slots(batch, planned, counts), rows, saved).step
 
-    @torch.inference_mode()
+    @inference
     def materialize(self, step_id: int, req_ids: Sequence[str]) -> Any:
         """Consumes a step: what each of `req_ids` is handed, the hit prefix in front.
 
