@@ -2,8 +2,8 @@
 
 Each rule gives one check per bench and arm that it fits. A check looks at the interval of the change, not at its
 centre: `pass` when all of it keeps the bound, `regressed` when all of it breaks it, else `inconclusive`. A known noise
-floor widens a bound around zero, and what then passes although all of it breaks the rule's own bound is inconclusive
-too: this host cannot tell.
+floor makes no check pass: it only makes inconclusive what breaks a bound around zero by no more than this host varies
+by itself.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ from harness.stats import (
     AUDIO_THROUGHPUT,
     FIRM_ROUNDS,
     LEVEL,
+    MEAN_E2EL,
     MEDIAN_E2EL,
     MEDIAN_RTF,
     MEDIAN_TPOT,
     MEDIAN_TTFP,
     MEDIAN_TTFT,
     OUTPUT_THROUGHPUT,
+    P90_E2EL,
     REQUEST_THROUGHPUT,
     THROUGHPUTS,
     Interval,
@@ -46,6 +48,8 @@ METRICS = (
     MEDIAN_TTFT,
     MEDIAN_TPOT,
     MEDIAN_E2EL,
+    MEAN_E2EL,
+    P90_E2EL,
     MEDIAN_TTFP,
     MEDIAN_RTF,
 )
@@ -79,7 +83,8 @@ _EXIT_CODES = {
 class Changes:
     """The valid per-round quotients of one bench, arm and metric: arm over baseline arm. `dropped` pairs are not here.
 
-    `bench` is empty for what a whole trial has, such as memory. `open_loop`: requests came at a rate of their own.
+    `bench` is empty for what a whole trial has, such as memory. `missing`: valid rounds in which an arm lacks the
+    metric. `open_loop`: requests came at a rate of their own.
     """
 
     bench: str
@@ -87,6 +92,7 @@ class Changes:
     metric: str
     quotients: tuple[float, ...]
     dropped: int = 0
+    missing: int = 0
     open_loop: bool = False
 
 
@@ -96,7 +102,7 @@ class Check:
 
     Parameters:
         change: geometric mean over rounds, as a ratio minus one; None without a valid round.
-        bounds: the range allowed, after the noise floor has widened it; None for a rule that only reports.
+        bounds: the range allowed; None for a rule that only reports.
     """
 
     bench: str
@@ -146,7 +152,7 @@ def gate(
         changes: everything the run can be asked of.
         stored: the same of an earlier run; the bounds are then on the change between the runs of the ratio between
             arms, in which whatever both arms of a run share cancels.
-        floors: what this host was seen to vary by itself; a bound around zero is not made narrower than it.
+        floors: what this host was seen to vary by itself; no more than that is no regression.
 
     Raises:
         UsageError: a rule fits nothing.
@@ -172,13 +178,20 @@ def gate(
 
 
 def _mirrored(checks: Sequence[Check], changes: Sequence[Changes]) -> Iterable[Check]:
-    """The checks, but that the throughput of an open loop passes only beside a bound on what its answers took."""
+    """The checks, but that the throughput of an open loop passes only beside a limit on what its answers took.
+
+    On their mean: half of them may take any time, and the median does not see it.
+    """
     rated = {(one.bench, one.arm) for one in changes if one.open_loop}
-    timed = {(one.bench, one.arm) for one in checks if one.metric == MEDIAN_E2EL.key and one.bounds is not None}
+    timed = {
+        (one.bench, one.arm)
+        for one in checks
+        if one.metric == MEAN_E2EL.key and one.bounds is not None and one.bounds.high < math.inf
+    }
     for check in checks:
         row = (check.bench, check.arm)
         if check.outcome is Outcome.PASS and check.metric in _MIRRORING and row in rated - timed:
-            why = f"an open loop's throughput is that of its requests; bound {MEDIAN_E2EL.key} too"
+            why = f"an open loop's throughput is that of its requests; limit {MEAN_E2EL.key} too (at_most)"
             check = replace(check, outcome=Outcome.INCONCLUSIVE, why=why)
         yield check
 
@@ -194,6 +207,7 @@ def _bench_changes(pairs: Sequence[Pair]) -> Iterable[Changes]:
         by_row.setdefault((pair.bench, pair.arm), []).append(pair)
     for (bench, arm), mine in by_row.items():
         open_loop = offered_rate(mine) is not None
+        valid = len(compare(mine, REQUEST_THROUGHPUT, threshold=0.03).rounds)
         for metric in METRICS:
             measured = [pair for pair in mine if pair.base is not None and pair.other is not None]
             if measured and all(
@@ -202,7 +216,9 @@ def _bench_changes(pairs: Sequence[Pair]) -> Iterable[Changes]:
                 continue
             found = compare(mine, metric, threshold=0.03)
             quotients = tuple(one.other / one.base for one in found.rounds)
-            yield Changes(bench, arm, metric.key, quotients, len(found.dropped), open_loop)
+            yield Changes(
+                bench, arm, metric.key, quotients, len(found.dropped), max(valid - len(quotients), 0), open_loop
+            )
 
 
 def _memory_changes(trials: Sequence[TrialRecord], baseline: str) -> Iterable[Changes]:
@@ -232,37 +248,36 @@ def _judge(rule: Rule, now: Changes, earlier: Changes | None, floor: NoiseFloor 
     counts = [len(now.quotients)] + ([] if earlier is None else [len(earlier.quotients)])
     if min(counts) == 0:
         return _check(rule, now, None, None, None, Outcome.INVALID, f"no valid round; {now.dropped} dropped")
+    for one in (now, *([] if earlier is None else [earlier])):
+        if one.missing:
+            why = f"measured in {len(one.quotients)} of {len(one.quotients) + one.missing} valid rounds"
+            return _check(rule, now, None, None, None, Outcome.INVALID, why)
     change, interval = change_between(now.quotients, None if earlier is None else earlier.quotients, level)
     if rule.reported:
         return _check(rule, now, change, interval, None, Outcome.REPORTED, "")
-    bounds, widened = _bounds(rule, floor, min(counts))
+    bounds = _bounds(rule)
     if interval is None or min(counts) < FIRM_ROUNDS:
         rounds = "1 valid round" if min(counts) == 1 else f"{min(counts)} valid rounds"
         why = f"{rounds}; {FIRM_ROUNDS} are needed to decide"
         return _check(rule, now, change, interval, bounds, Outcome.INCONCLUSIVE, why)
     if bounds.low <= interval.low and interval.high <= bounds.high:
-        if _beyond(interval, _own_bounds(rule)):
-            why = f"all of it breaks the rule's own bound, and is no more than this host's noise; {widened}"
-            return _check(rule, now, change, interval, bounds, Outcome.INCONCLUSIVE, why)
-        return _check(rule, now, change, interval, bounds, Outcome.PASS, widened)
-    if _beyond(interval, bounds):
-        return _check(rule, now, change, interval, bounds, Outcome.REGRESSED, widened)
-    why = "; ".join(filter(None, ("the interval crosses the bound", widened)))
-    return _check(rule, now, change, interval, bounds, Outcome.INCONCLUSIVE, why)
+        return _check(rule, now, change, interval, bounds, Outcome.PASS, "")
+    if not _beyond(interval, bounds):
+        return _check(rule, now, change, interval, bounds, Outcome.INCONCLUSIVE, "the interval crosses the bound")
+    if floor is not None and not _beyond(interval, _widened(bounds, floor, min(counts))):
+        why = f"all of it breaks the bound, and is no more than this host's noise floor ({floor.run})"
+        return _check(rule, now, change, interval, bounds, Outcome.INCONCLUSIVE, why)
+    return _check(rule, now, change, interval, bounds, Outcome.REGRESSED, "")
 
 
-def _bounds(rule: Rule, floor: NoiseFloor | None, rounds: int) -> tuple[Interval, str]:
-    own = _own_bounds(rule)
-    if floor is None:
-        return own, ""
-    low, high = own.low, own.high
+def _widened(bounds: Interval, floor: NoiseFloor, rounds: int) -> Interval:
     noise = same_band(half_width(floor, rounds))
     # A bound that asks for a gain is a claim about the change, not a tolerance for noise.
-    wide = Interval(noise.low if noise.low < low <= 0.0 else low, noise.high if 0.0 <= high < noise.high else high)
-    return wide, "" if wide == own else f"bound widened to this host's noise floor ({floor.run})"
+    low = min(noise.low, bounds.low) if bounds.low <= 0.0 else bounds.low
+    return Interval(low, max(noise.high, bounds.high) if bounds.high >= 0.0 else bounds.high)
 
 
-def _own_bounds(rule: Rule) -> Interval:
+def _bounds(rule: Rule) -> Interval:
     low = -math.inf if rule.at_least is None else rule.at_least
     return Interval(low, math.inf if rule.at_most is None else rule.at_most)
 

@@ -43,17 +43,18 @@ def check_policy(policy: Policy, scenario: Scenario) -> None:
     benches = [bench.name for bench in scenario.benches if bench.reported]
     arms = [arm for arm in scenario.arms if arm != scenario.baseline]
     allowed = f"allowed: benches {', '.join(benches)}; arms {', '.join(arms) or 'none'}"
-    met = 0
+    met, deciding = 0, any(not rule.reported for rule in policy.rules)
     for number, rule in enumerate(policy.rules):
         fits = any(rule.fits(bench, arm) for bench in (["*"] if rule.of_memory else benches) for arm in arms)
-        met += fits
+        met += fits and not (rule.reported and deciding)
         if not fits and not rule.optional:
             raise UsageError(
                 f"rules[{number}]: found bench {rule.bench!r} and arm {rule.arm!r}, which fit nothing of scenario "
                 f"{scenario.name}; {allowed}; or optional: true"
             )
     if not met and not scenario.checks:
-        raise UsageError(f"rules: found {len(policy.rules)}, none of which fits scenario {scenario.name}; {allowed}")
+        judging = sum(not rule.reported for rule in policy.rules) or len(policy.rules)
+        raise UsageError(f"rules: found {judging}, none of which fits scenario {scenario.name}; {allowed}")
 
 
 def run_changes(store: RunStore) -> tuple[Changes, ...]:
@@ -88,7 +89,11 @@ def gate_run(store: RunStore, policy: Policy, stored: RunStore | None = None) ->
         stored=None if before is None else before.changes,
         floors=floors_by_row(store.noise()),
     )
-    return GateResult((*result.checks, *_accuracy(store), *map(_invalid, whole)))
+    checks = (*result.checks, *_accuracy(store))
+    if any(not rule.reported for rule in policy.rules) and all(one.outcome is Outcome.REPORTED for one in checks):
+        metrics = ", ".join(dict.fromkeys(rule.metric for rule in policy.rules if not rule.reported))
+        raise UsageError(f"rules: found bounds on {metrics} alone, which no bench that they fit has measured")
+    return GateResult((*checks, *map(_invalid, whole)))
 
 
 def _accuracy(store: RunStore) -> Iterable[Check]:
@@ -148,7 +153,11 @@ def _invalid(why: str) -> Check:
 
 
 def _check_same(stored: RunStore, now: RunStore) -> None:
-    """Numbers of another load, model, host or server may not be compared, whatever their names."""
+    """Numbers of another load, model, host or server may not be compared, whatever they are called; nor a run
+    with itself.
+    """
+    if stored.manifest().run == now.manifest().run:
+        raise UsageError(f"--baseline: found {stored.path}, the run that is gated; allowed: an earlier one")
     differences = [str(one) for one in differences_between(stored, now) if one.blocks]
     if differences:
         raise UsageError(

@@ -31,6 +31,8 @@ GateMetric = Literal[
     "median_ttft_ms",
     "median_tpot_ms",
     "median_e2el_ms",
+    "mean_e2el_ms",
+    "p90_e2el_ms",
     "median_audio_ttfp_ms",
     "median_audio_rtf",
     "memory_ready_rss",
@@ -61,6 +63,8 @@ class Rule(Frozen):
             raise refusal(found, "at_least, at_most or both, or else reported: true")
         if self.at_least is not None and self.at_most is not None and self.at_least > self.at_most:
             raise refusal(f"at_least {self.at_least:g} above at_most {self.at_most:g}", "a range", "at_least")
+        if self.at_most is not None and self.at_most > 1.0:
+            raise refusal(f"{self.at_most:g}", "a share of at most 1: 0.1 is ten percent more", "at_most")
         return self
 
     @property

@@ -65,6 +65,8 @@ THROUGHPUTS = (REQUEST_THROUGHPUT, OUTPUT_THROUGHPUT, AUDIO_THROUGHPUT)
 MEDIAN_TTFT = Metric("median_ttft_ms", "median TTFT", "ms", False)
 MEDIAN_TPOT = Metric("median_tpot_ms", "median TPOT", "ms", False)
 MEDIAN_E2EL = Metric("median_e2el_ms", "median E2EL", "ms", False)
+MEAN_E2EL = Metric("mean_e2el_ms", "mean E2EL", "ms", False)
+P90_E2EL = Metric("p90_e2el_ms", "p90 E2EL", "ms", False)
 MEDIAN_TTFP = Metric("median_audio_ttfp_ms", "median audio TTFP", "ms", False)
 MEDIAN_RTF = Metric("median_audio_rtf", "median audio RTF", "", False)
 

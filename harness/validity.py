@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from harness._scenario_secrets import redacted
 from harness.lag import Lag
 from harness.records import BenchSummary, CellRecord, HitRate, RequestRecord
 from harness.scenario import Validity
@@ -55,7 +56,7 @@ def cell_invalid(
             f"completed {summary.completed} + failed {summary.failed} is not the {summary.num_prompts} prompts sent"
         )
     if summary.failed > failures:
-        told = "" if first_error is None else f"; the first: {first_error[:_LONGEST_ERROR]}"
+        told = "" if first_error is None else f"; the first: {_quoted(first_error)}"
         requests = "1 request" if summary.failed == 1 else f"{summary.failed} requests"
         reasons.append(f"{requests} failed; allowed: {failures}{told}")
     if summary.completed == 0:
@@ -81,6 +82,12 @@ def cell_caveats(requests: Iterable[RequestRecord], client_lag: Lag | None) -> t
     if any(request.status == "ok" and request.tokens_from == "tokenizer" for request in requests):
         caveats.append("the server reported no usage for some requests: their tokens were counted here")
     return tuple(caveats)
+
+
+def _quoted(error: str) -> str:
+    """A server's words on one line, as code: they are no markup of a report that quotes them."""
+    words = "".join(one if one.isprintable() else " " for one in redacted(error)).replace("`", "'")
+    return f"`{' '.join(words.split())[:_LONGEST_ERROR]}`"
 
 
 def _hit_invalid(hit: HitRate, expects_caching: bool | None, validity: Validity) -> list[str]:
@@ -118,8 +125,10 @@ def pair_invalid(
     """
     reasons: list[str] = []
     base_arm, other_arm = base.cell.arm, other.cell.arm
-    # The prompts are the same, so that a server that counts them otherwise was asked something else.
-    if base.completed == other.completed and base.total_input_tokens != other.total_input_tokens:
+    # The prompts are the same, so that a server that counts them otherwise was asked something else. Where requests
+    # failed, the sums are of other prompts.
+    whole = base.completed == other.completed and not base.failed and not other.failed
+    if whole and base.total_input_tokens != other.total_input_tokens:
         reasons.append(
             f"arms disagree on prompt tokens: {base_arm} {base.total_input_tokens}, "
             f"{other_arm} {other.total_input_tokens}"

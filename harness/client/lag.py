@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import os
 import time
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from harness.lag import Lag
 
-_SCHEDSTAT = "/proc/thread-self/schedstat"
+_SCHEDSTAT = Path("/proc/thread-self/schedstat")
 """Nanoseconds this thread ran, and nanoseconds it was runnable without a CPU (the kernel's sched-stats.rst)."""
 
 
@@ -22,13 +23,14 @@ class LoopLag:
 
     Parameters:
         period_s: one sleep; stalls much shorter than it may go unseen.
+        schedstat: where the kernel counts what the calling thread waited.
     """
 
-    def __init__(self, period_s: float = 0.02) -> None:
+    def __init__(self, period_s: float = 0.02, schedstat: Path = _SCHEDSTAT) -> None:
         self._period_s = period_s
         self._worst = Lag(0.0)
         self._task: asyncio.Task[None] | None = None
-        self._schedstat: int | None = None
+        self._path, self._schedstat = schedstat, -1
 
     @property
     def worst(self) -> Lag:
@@ -49,12 +51,19 @@ class LoopLag:
                     self._worst = Lag(late_ms, None if waited is None or now is None else (now - waited) / 1e6)
 
     def _waited_ns(self) -> int | None:
-        return None if self._schedstat is None else int(os.pread(self._schedstat, 128, 0).split()[1])
+        if self._schedstat < 0:
+            return None
+        try:
+            ran, waited, *_ = map(int, os.pread(self._schedstat, 128, 0).split())
+        except (OSError, ValueError):
+            return None
+        # A kernel that keeps no such statistics says 0 of everything.
+        return waited if ran else None
 
     async def __aenter__(self) -> Self:
         # Opened once, on the loop's own thread, whose file it then stays.
         with contextlib.suppress(OSError):
-            self._schedstat = os.open(_SCHEDSTAT, os.O_RDONLY | os.O_CLOEXEC)
+            self._schedstat = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         self._task = asyncio.create_task(self._sample(), name="loop-lag")
         return self
 
@@ -65,6 +74,6 @@ class LoopLag:
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
-        if self._schedstat is not None:
+        if self._schedstat >= 0:
             os.close(self._schedstat)
-            self._schedstat = None
+            self._schedstat = -1

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
+from harness._scenario_secrets import redacted
 from harness.errors import HarnessFailure, MetricAbsent, UsageError
 from harness.scenario import Scenario
 from harness.servers.arm import ResolvedArm
@@ -90,14 +91,19 @@ class External:
             raise UsageError(
                 f"{where}.url: found none; allowed: the address of a running server, here or as server.url"
             )
-        for key in ("args", "env", "python", "source", "deploy"):
+        loaded_by_vllm = any(bench.client == "vllm-bench" for bench in scenario.benches)
+        for key in ("args", "env", *(() if loaded_by_vllm else ("python",)), "source", "deploy"):
             if getattr(arm, key):
-                raise UsageError(f"{where}.{key}: found one with server kind external; allowed: url alone")
+                raise UsageError(
+                    f"{where}.{key}: found one with server kind external; allowed: url alone, and python where a bench "
+                    "has client: vllm-bench"
+                )
         if scenario.server.model_path is not None and not Path(scenario.server.model_path).is_dir():
             raise UsageError(
                 f"server.model_path: found {scenario.server.model_path}, which is no folder; allowed: the folder of "
                 "the model's tokenizer, or none"
             )
+        _check_alone(arm, scenario)
 
     def check_installed(self, arm: ResolvedArm, scenario: Scenario) -> None:
         """Nothing is needed on this machine."""
@@ -147,6 +153,24 @@ class External:
 
     def versions(self, arm: ResolvedArm | None = None) -> dict[str, str]:  # noqa: ARG002  # not known
         return {}
+
+
+def _check_alone(arm: ResolvedArm, scenario: Scenario) -> None:
+    # A run of the baseline against itself (order: aa) asks one server twice on purpose.
+    if scenario.order == "aa" or arm.url is None:
+        return
+    for name, other in scenario.arms.items():
+        url = other.url or scenario.server.url
+        if name != arm.name and url is not None and _address(url) == _address(arm.url):
+            raise UsageError(
+                f"arms.{arm.name}.url: found {redacted(arm.url)}, where arm {name} is too; allowed: a server for each "
+                "arm (bench run --aa measures one against itself)"
+            )
+
+
+def _address(url: str) -> tuple[str | None, int, str]:
+    parts = urlsplit(url)
+    return parts.hostname, _port(url), parts.path.rstrip("/")
 
 
 def listener(url: str) -> int | None:

@@ -54,6 +54,11 @@ def verify(kind: ServerKind, arm: ResolvedArm, scrape: Scrape, log: Path) -> Liv
         proofs = verify_proof(arm.name, arm.prefix_cache == "bundled", log)
         pages = tuple(dict.fromkeys(proof.page for proof in proofs if proof.page is not None))
     says = {"true": True, "false": False}.get(config.get("enable_prefix_caching", "").lower())
+    if arm.prefix_cache is not None and says is False:
+        raise ArmMismatch(
+            f"arm {arm.name} has prefix_cache {arm.prefix_cache}, but the server says enable_prefix_caching=False, so "
+            "that nothing can hit"
+        )
     return Live(
         config=config,
         caching=says if claimed is None and arm.url is None else claimed,

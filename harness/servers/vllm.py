@@ -45,6 +45,8 @@ class Vllm:
                 f"arms.{arm.name}.args.worker-cls: found {taken!r}; allowed with prefix_cache: bundled: none, "
                 f"it is {WORKER_CLASS}"
             )
+        if arm.prefix_cache == "bundled" and self.expects_caching(arm) is False:
+            raise UsageError(f"arms.{arm.name}.prefix_cache: found bundled with prefix caching off; allowed: on")
         self.block_size(arm)
 
     def check_installed(self, arm: ResolvedArm, scenario: Scenario) -> None:

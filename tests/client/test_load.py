@@ -196,6 +196,16 @@ async def test_the_part_of_the_lag_without_a_cpu_is_the_kernel_s() -> None:
     assert 10.0 < lag.worst.waiting_ms <= min(waited_ms, lag.worst.late_ms + 5.0)
 
 
+@pytest.mark.parametrize("content", ["", "0 0 0\n", "what\n", "12\n"])
+async def test_a_kernel_that_says_nothing_of_waiting_is_believed_nothing(tmp_path: Path, content: str) -> None:
+    """No statistics, or zeros in place of them, are no proof that nothing was waited for."""
+    (tmp_path / "schedstat").write_text(content)
+    async with LoopLag(period_s=0.005, schedstat=tmp_path / "schedstat") as lag:
+        await asyncio.sleep(0.03)
+    assert lag.worst.late_ms > 0.0
+    assert lag.worst.waiting_ms is None
+
+
 def _waited_ms() -> float:
     return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e6
 

@@ -220,6 +220,7 @@ class SyntheticRun:
             total_token_throughput=(output + bench.prompts * 1024) / duration,
             median_ttft_ms=latency * 0.6,
             median_tpot_ms=latency * 0.4 / (bench.output - 1),
+            mean_e2el_ms=latency * 1.1,
             median_e2el_ms=latency,
             p99_e2el_ms=latency * 1.5 if bench.prompts >= 100 else None,
             median_audio_ttfp_ms=latency * (0.2 if on else 0.7) if audio else None,

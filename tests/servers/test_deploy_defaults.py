@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from harness.cli import app
 from harness.errors import UsageError
 from harness.servers.deploy.defaults import compare, defaults_of_source
 from harness.servers.deploy.defaults_text import render_defaults
@@ -45,6 +47,16 @@ def test_a_folder_that_is_no_checkout_is_refused(tmp_path: Path) -> None:
     """One message with what to give."""
     with pytest.raises(UsageError, match=r"--source: found no profile in .*; allowed: a checkout of vLLM-Omni"):
         defaults_of_source(tmp_path)
+
+
+@pytest.mark.parametrize("where", ["--source", "--python"])
+def test_a_device_that_nobody_knows_is_refused(checkout: Path, where: str) -> None:
+    """As `bench check` does: no column is made up for it."""
+    given = str(checkout) if where == "--source" else sys.executable
+    done = CliRunner().invoke(app, ["defaults", where, given, "--platform", "cuda", "--platform", "gpu"])
+    assert isinstance(done.exception, UsageError)
+    assert str(done.exception) == "--platform: found 'gpu'; allowed: cuda, npu, rocm, xpu, musa, cpu"
+    assert done.stdout == ""
 
 
 def told(**settings: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import Any
 import aiohttp
 import pytest
 from fake_launch import MakeLaunch, runs, wait_for_log
-from server_scenario import scenario
+from server_scenario import BENCH, scenario
 
 from harness.errors import UsageError
 from harness.servers.arm import resolve_arm
@@ -27,7 +27,7 @@ async def test_attaching_and_leaving_touches_nothing(make_launch: MakeLaunch, tm
     folder.mkdir()
     with ServerProcess.start(theirs, 1.0) as stranger:
         wait_for_log(theirs, "listening")
-        file = scenario({"url": f"{theirs.base_url}/"}, {}, kind="external")
+        file = scenario({}, {"url": f"{theirs.base_url}/"}, kind="external")
         arm = resolve_arm(file, "on")
         KIND.check(arm, file)
         launch = KIND.command(arm, file, 1, folder)
@@ -93,6 +93,25 @@ def test_a_listener_is_found_by_address_and_port(make_launch: MakeLaunch) -> Non
 def test_what_is_refused(server: dict[str, Any], arm: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         KIND.check(resolve_arm(file := scenario(server, arm, kind="external"), "on"), file)
+
+
+@pytest.mark.parametrize("other", ["http://h:80", "http://h/", "HTTP://H"])
+def test_two_arms_at_one_address_are_refused(other: str) -> None:
+    """A copied address would compare a server with itself and find both the same; `order: aa` does so on purpose."""
+    both = {"off": {"baseline": True, "url": "http://h"}, "on": {"url": other}}
+    file = scenario({}, {}, kind="external", arms=both)
+    with pytest.raises(UsageError, match=r"arms\.on\.url: found .*, where arm off is too"):
+        KIND.check(resolve_arm(file, "on"), file)
+    again = file.against_itself()
+    for name in again.arms:
+        KIND.check(resolve_arm(again, name), again)
+
+
+def test_a_python_is_for_the_other_client_alone() -> None:
+    """`client: vllm-bench` needs an interpreter with vLLM, also beside a server that is not ours."""
+    bench = {**BENCH, "client": "vllm-bench"}
+    file = scenario({"python": sys.executable}, {"url": "http://h:1"}, kind="external", benches=(bench,))
+    KIND.check(resolve_arm(file, "on"), file)
 
 
 def test_a_password_in_the_address_is_not_recorded() -> None:

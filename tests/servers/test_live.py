@@ -64,6 +64,13 @@ def test_the_workers_page_comes_from_the_proof(tmp_path: Path) -> None:
         vllm(tmp_path, {}, page, f"{PROOF}\n")
 
 
+def test_a_bundled_arm_in_which_nothing_can_hit_is_refused(tmp_path: Path) -> None:
+    """The cache's worker may run while vLLM's default leaves prefix caching off: nothing would be compared."""
+    page = PAGE.format(16, "False")
+    with pytest.raises(ArmMismatch, match="arm on has prefix_cache bundled, but the server says"):
+        vllm(tmp_path, {"prefix_cache": "bundled"}, page, f"{PROOF}\n")
+
+
 def test_every_stage_of_an_overlay_is_checked(tmp_path: Path) -> None:
     """vLLM-Omni is taken at the word of its engines' logs, stage by stage."""
     stages = [

@@ -75,6 +75,10 @@ def test_caching_is_what_the_arguments_say(args: dict[str, Any], caching: bool |
     [
         ({"prefix_cache": "builtin"}, r"arms\.on\.prefix_cache: found 'builtin'; allowed .*vllm: bundled"),
         ({"deploy": {"stages": []}}, r"arms\.on\.deploy: found an overlay; allowed: none"),
+        (
+            {"prefix_cache": "bundled", "args": {"no-enable-prefix-caching": True}},
+            r"found bundled with prefix caching off",
+        ),
         ({"prefix_cache": "bundled", "args": {"worker-cls": "x.Y"}}, r"args\.worker-cls: found 'x\.Y'; allowed"),
         ({"args": {"block-size": "x"}}, r"block size: found 'x'; allowed"),
         ({"env": {"A": "${NO_SUCH_VARIABLE}"}}, r"which is not set"),

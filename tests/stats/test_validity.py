@@ -91,6 +91,8 @@ def test_arms_must_read_equally_many_tokens():
     assert pair_invalid(base, other, Validity()) == (reason,)
     fewer = make_cell("cache_on", total_input_tokens=7, completed=base.completed - 1)
     assert pair_invalid(base, fewer, Validity()) == ()
+    one_each = [make_cell(arm, failed=1, total_input_tokens=size) for arm, size in (("cache_off", 9), ("cache_on", 7))]
+    assert pair_invalid(*one_each, Validity()) == (), "each may have failed on another prompt"
 
 
 def test_arms_must_write_equally_many_tokens():
@@ -130,6 +132,18 @@ def test_a_starved_client_measures_itself(duration, lag, valid):
     found = cell_invalid(cell, expects_caching=True, hit=ON, validity=Validity(), client_lag=Lag(lag))
     assert (found == ()) is valid
     assert all("the client was starved" in reason and f"{lag:.0f} ms" in reason for reason in found)
+
+
+def test_a_server_s_words_are_quoted_as_code_without_secrets():
+    """What a server says of a failed request is no markup, no line and no password of the report."""
+    error = "500 <img src=x>\n## Verdict: `PASS`\x1b[2J Authorization: Bearer sk-hush" + "x" * 500
+    cell = make_cell(completed=0, failed=1, num_prompts=1)
+    told = " ".join(cell_invalid(cell, expects_caching=True, hit=ON, validity=Validity(), first_error=error))
+    quoted = told.split("`")
+    assert len(quoted) == 3, "one code span"
+    assert quoted[1].startswith("500 <img src=x> ## Verdict: 'PASS' [2J Authorization: Bearer ")
+    assert "hush" not in told
+    assert len(quoted[1]) <= 200
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from typing import Any
 from harness.errors import HarnessFailure, UsageError
 from harness.servers.arm import ResolvedArm
 from harness.servers.deploy import ask_vllm_omni
-from harness.servers.deploy.fields import PLATFORMS
+from harness.servers.deploy.fields import DEVICES, PLATFORMS
 from harness.servers.deploy.installation import installation
 from harness.servers.deploy.merge import Deploy, flatten
 from harness.servers.deploy.profile import load_profile
@@ -109,9 +109,10 @@ def defaults_of_python(python: str | None, platforms: Sequence[str] = ()) -> Def
         platforms: devices; none are `PLATFORMS`.
 
     Raises:
-        UsageError: no vLLM-Omni in that interpreter.
+        UsageError: no vLLM-Omni in that interpreter, or a device that it does not know.
         HarnessFailure: its resolver could not be asked.
     """
+    chosen = _known(platforms)
     arm = ResolvedArm("defaults", "vllm-omni", {}, {}, python, None, None, None)
     found = installation(arm)
     if found.profiles is None:
@@ -119,7 +120,6 @@ def defaults_of_python(python: str | None, platforms: Sequence[str] = ()) -> Def
         raise UsageError(
             f"bench defaults: {what}; give --python, an interpreter with vLLM-Omni, or --source, a checkout of it"
         )
-    chosen = tuple(platforms) or PLATFORMS
     theirs = ask_resolver(interpreter_path(arm), found.profiles, chosen)
     profiles: list[ProfileDefault] = []
     disagreements: list[Disagreement] = []
@@ -138,13 +138,13 @@ def defaults_of_source(source: Path, platforms: Sequence[str] = ()) -> Defaults:
     """What the profiles of a checkout come to, by our resolver alone.
 
     Raises:
-        UsageError: the folder is no checkout of vLLM-Omni, or holds a profile that cannot be read.
+        UsageError: the folder is no checkout of vLLM-Omni, or a device that it does not know.
     """
+    chosen = _known(platforms)
     folder = source / "vllm_omni" / "deploy"
     files = sorted(folder.glob("*.yaml"))
     if not files:
         raise UsageError(f"bench defaults: --source: found no profile in {folder}; allowed: a checkout of vLLM-Omni")
-    chosen = tuple(platforms) or PLATFORMS
     read = [(file.name, _read(file)) for file in files]
     profiles = [_ours(name, platform, _resolved(deploy, platform)) for name, deploy in read for platform in chosen]
     return Defaults(str(folder), None, chosen, tuple(profiles), 0, ())
@@ -200,6 +200,13 @@ def ask_resolver(
         except subprocess.TimeoutExpired:
             raise HarnessFailure(f"{python}: vLLM-Omni's resolver did not answer within {_TIMEOUT_S} s") from None
     return told
+
+
+def _known(platforms: Sequence[str]) -> tuple[str, ...]:
+    for platform in platforms:
+        if platform not in DEVICES:
+            raise UsageError(f"--platform: found {platform!r}; allowed: {', '.join(DEVICES)}")
+    return tuple(platforms) or PLATFORMS
 
 
 def _read(file: Path) -> Deploy | UsageError:
