@@ -28,16 +28,20 @@ app.add_typer(serve, name="serve")
 ScenarioFile = Annotated[Path, typer.Argument(metavar="FILE", help="A scenario, such as scenarios/quickstart.yaml.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")]
 Only = Annotated[
-    list[str] | None, typer.Option(help="Only these benches; repeat it for more; globs allowed; `warm` always runs.")
+    list[str] | None,
+    typer.Option(help="Only these benches, a,b or --only again for more; globs allowed; `warm` always runs."),
 ]
 Rounds = Annotated[int | None, typer.Option(min=1, help="Another number of rounds.")]
 Arms = Annotated[
-    list[str] | None, typer.Option(help="Only these arms; repeat it for more; the baseline must be among them.")
+    list[str] | None,
+    typer.Option(help="Only these arms, a,b or --arms again for more; the baseline must be among them."),
 ]
 Aa = Annotated[bool, typer.Option("--aa", help="The baseline against itself, in place of the arms: the noise floor.")]
 PolicyFile = Annotated[Path, typer.Option("--policy", metavar="FILE", help="Rules, such as policies/default.yaml.")]
 
 
+_LEFT_OVER = {"allow_extra_args": True}
+"""Settings of the commands that say themselves what a word too many may have been meant for."""
 _BROKEN_PIPE = 141
 """What a shell sees of a program that SIGPIPE ended."""
 
@@ -46,6 +50,19 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"bench {__version__}")
         raise typer.Exit
+
+
+def _names(given: list[str] | None) -> tuple[str, ...]:
+    """What --only or --arms was given; no name holds a comma, so one parts two names."""
+    return tuple(name.strip() for each in given or () for name in each.split(","))
+
+
+def _none_left_over(context: typer.Context) -> None:
+    if context.args:
+        raise UsageError(
+            f"bench {context.info_name}: found {' '.join(context.args)!r} left over; allowed: one FILE; --only and "
+            "--arms may be given again, or take several names with commas (--arms a,b)"
+        )
 
 
 @app.callback()
@@ -57,8 +74,9 @@ def options(
     """Options that belong to no command."""
 
 
-@app.command()
+@app.command(context_settings=_LEFT_OVER)
 def check(
+    context: typer.Context,
     file: ScenarioFile,
     only: Only = None,
     rounds: Rounds = None,
@@ -74,13 +92,15 @@ def check(
     from harness.check_text import render_check
     from harness.commands.run import Narrowing, narrowed
 
-    scenario = narrowed(file, Narrowing(tuple(only or ()), rounds, tuple(arms or ()), aa))
+    _none_left_over(context)
+    scenario = narrowed(file, Narrowing(_names(only), rounds, _names(arms), aa))
     report = check_report(scenario, file, platform)
     typer.echo(json.dumps(report.to_json(), indent=1) if as_json else render_check(report))
 
 
-@app.command()
+@app.command(context_settings=_LEFT_OVER)
 def run(
+    context: typer.Context,
     file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="A scenario; not needed with --resume.")] = None,
     only: Only = None,
     rounds: Rounds = None,
@@ -95,8 +115,9 @@ def run(
     from harness.commands.gate import judged, policy_of
     from harness.commands.run import Narrowing, exit_code, finish, run, tell
 
+    _none_left_over(context)
     policy = None if gate is None else policy_of(gate)
-    ran = run(file, Narrowing(tuple(only or ()), rounds, tuple(arms or ()), aa), out, resume, policy)
+    ran = run(file, Narrowing(_names(only), rounds, _names(arms), aa), out, resume, policy)
     report, path = finish(ran.store)
     if policy is None:
         tell(report, path, as_json=as_json)
@@ -161,8 +182,9 @@ def trend(
             console().print(line, soft_wrap=isinstance(line, str))
 
 
-@app.command()
+@app.command(context_settings=_LEFT_OVER)
 def nightly(
+    context: typer.Context,
     file: ScenarioFile,
     policy: PolicyFile,
     only: Only = None,
@@ -175,7 +197,8 @@ def nightly(
     from harness.commands.nightly import nightly as one_night
     from harness.commands.run import Narrowing
 
-    raise typer.Exit(one_night(file, policy, Narrowing(tuple(only or ()), rounds, tuple(arms or ())), out, junit))
+    _none_left_over(context)
+    raise typer.Exit(one_night(file, policy, Narrowing(_names(only), rounds, _names(arms)), out, junit))
 
 
 @app.command()
@@ -221,7 +244,7 @@ def compare(
 
     found = compare_runs(RunStore.open(first), RunStore.open(second), force=force)
     typer.echo(json.dumps(to_json(found), indent=1) if as_json else render_comparison(found))
-    raise typer.Exit(ExitCode.OK if found.compared else ExitCode.INVALID)
+    raise typer.Exit(ExitCode.OK if found.compared and not found.unfinished else ExitCode.INVALID)
 
 
 @app.command()

@@ -35,6 +35,9 @@ _OURS = "omni-prefix-bench"
 _UNKNOWN = "unknown"
 _LONGEST = 60
 """Characters of a setting that are shown."""
+_THERE = "there"
+_NAMED = ("benches", "checks", "arms")
+"""Parts of a scenario that are told by name: what only one run has is absent in the other, not another value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,21 @@ class Difference:
     blocks: bool
 
     def __str__(self) -> str:
-        return f"{self.what}: {self.first} and {self.second}"
+        return f"{self.what}: {' and '.join(side for side in (self.first, self.second) if side != _THERE)}"
+
+    @property
+    def absent(self) -> bool:
+        """Whether one of the runs lacks it altogether."""
+        return _THERE in (self.first, self.second)
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A run that lacks trials: how many were planned, and the folder names of those without a record."""
+
+    run: str
+    planned: int
+    missing: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +101,12 @@ class RunComparison:
         ratios: of the ratio between arm and baseline, in which whatever both arms of a run share cancels.
         absolute: of each arm's own request throughput, in which the machine's state on the day does not cancel.
         scores: of the accuracy checks, those that were not scored included.
+        unfinished: those of the two that lack trials; all else here rests on the trials that have a record.
     """
 
     first: str
     second: str
+    unfinished: tuple[Unfinished, ...]
     differences: tuple[Difference, ...]
     ratios: tuple[ChangeRow, ...]
     absolute: tuple[ChangeRow, ...]
@@ -125,13 +144,16 @@ def compare_runs(first: RunStore, second: RunStore, *, force: bool = False, leve
     differences = tuple(_differences(one, two))
     blocking = [difference for difference in differences if difference.blocks]
     if blocking and not force:
+        found = "1 difference" if len(blocking) == 1 else f"{len(blocking)} differences"
+        shared = ", which compares what both have" if any(difference.absent for difference in blocking) else ""
         raise UsageError(
-            f"{first.path} and {second.path}: found {len(blocking)} differences in what must be the same; allowed: "
-            "runs that match, or --force\n  " + "\n  ".join(map(str, blocking))
+            f"{first.path} and {second.path}: found {found} in what must be the same; allowed: "
+            f"runs that match, or --force{shared}\n  " + "\n  ".join(map(str, blocking))
         )
     return RunComparison(
         first=one.name,
         second=two.name,
+        unfinished=tuple(lack for run in (one, two) if (lack := _unfinished(run)) is not None),
         differences=differences,
         ratios=tuple(_ratio_rows(one, two, level)),
         absolute=tuple(_absolute_rows(one, two, REQUEST_THROUGHPUT, level)),
@@ -149,8 +171,23 @@ def _read(store: RunStore) -> _Run:
     return _Run(store.path.name, manifest, scenario_of(manifest), store.trials(), store.cells(), summaries_of(store))
 
 
+def _unfinished(run: _Run) -> Unfinished | None:
+    ended = {(trial.round, trial.arm) for trial in run.trials}
+    missing = tuple(trial.slug for trial in run.manifest.plan if (trial.round, trial.arm) not in ended)
+    return Unfinished(run.name, len(run.manifest.plan), missing) if missing else None
+
+
 def _differences(one: _Run, two: _Run) -> Iterator[Difference]:
-    for each in changed(_by_name(one.scenario.resolved()), _by_name(two.scenario.resolved())):
+    first, second = (_by_name(run.scenario.resolved()) for run in (one, two))
+    for part in _NAMED:
+        # Taken out as they are told, so that what is left has the same names in both.
+        for name in [each for each in first[part] if each not in second[part]]:
+            del first[part][name]
+            yield Difference(f"scenario {part}.{name}", _THERE, "not in the second run", True)
+        for name in [each for each in second[part] if each not in first[part]]:
+            del second[part][name]
+            yield Difference(f"scenario {part}.{name}", "not in the first run", _THERE, True)
+    for each in changed(first, second):
         blocks = _LISTED_KEYS.fullmatch(each.key) is None
         yield Difference(f"scenario {each.key}", _cut(each.before), _cut(each.after), blocks)
     facts = (_facts(one), _facts(two))

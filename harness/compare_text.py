@@ -6,15 +6,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from harness.compare import ChangeRow, RunComparison
+from harness.compare import ChangeRow, RunComparison, Unfinished
 from harness.report.accuracy_text import VERDICT_SAYS
-from harness.report.text import NONE, mean_and_interval, percent, significant, table
+from harness.report.text import NONE, count, listed, mean_and_interval, percent, significant, table
 from harness.stats import LEVEL, REQUEST_THROUGHPUT
 
 
 def render_comparison(found: RunComparison) -> str:
-    """What differs, then how the arm-to-baseline ratio and each arm's own request throughput changed."""
-    parts = [f"{found.first} -> {found.second}", _differences(found)]
+    """Which run is unfinished, what differs, and how the ratio to the baseline and each arm's throughput changed."""
+    parts = [*map(_unfinished, found.unfinished), f"{found.first} -> {found.second}", _differences(found)]
     ratios = [row for row in found.ratios if row.metric == REQUEST_THROUGHPUT.key]
     if ratios:
         parts += [
@@ -33,6 +33,14 @@ def render_comparison(found: RunComparison) -> str:
 def to_json(found: RunComparison) -> dict[str, Any]:
     """JSON-able; ratios and changes are shares, an absent number is null."""
     return asdict(found)
+
+
+def _unfinished(one: Unfinished) -> str:
+    """As the run's report says it, with the run's name."""
+    return (
+        f"UNFINISHED RUN {one.run}: {one.planned - len(one.missing)} of {count(one.planned, 'trial')} have a record. "
+        f"Everything below rests on those alone. Not run: {listed(list(one.missing))}."
+    )
 
 
 def _differences(found: RunComparison) -> str:

@@ -4,15 +4,18 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from harness.gate import Check, GateResult, Outcome
-from harness.report.text import NONE, between, percent, table
+from harness.report.terminal import columns
+from harness.report.text import NONE, between, count, percent, table
 from harness.stats import LEVEL, Interval
 
 _STYLES = {
@@ -24,18 +27,59 @@ _STYLES = {
 }
 _HEAD = ("outcome", "bench", "arm", "metric", "change", f"{LEVEL:.0%} interval", "allowed", "rounds", "why")
 _LEFT = ("outcome", "bench", "arm", "metric", "why")
+_WHY = 20
+"""Columns in which a reason still reads well; a longer one is wrapped."""
 
 
 def render_gate(result: GateResult, run: str) -> RenderableType:
-    """A table with a line per check, and the outcome of all of them."""
+    """Every check, and the outcome of all of them: a table, or where that does not fit a block of lines per check."""
+    return Group(_Checks(result, run), Text(sentence(result), style=_STYLES[result.outcome]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Checks:
+    """The checks in the form that fits the terminal they are printed on; nothing is cut."""
+
+    result: GateResult
+    run: str
+
+    def __rich_console__(self, _: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        found = _table(self.result, self.run)
+        longest = max((len(check.why) for check in self.result.checks), default=0)
+        if columns(found) - max(0, longest - _WHY) <= options.max_width:
+            yield found
+            return
+        yield Text(f"gate of {self.run}, intervals at {LEVEL:.0%}", style="italic")
+        for check in self.result.checks:
+            yield from _block(check)
+
+
+def _table(result: GateResult, run: str) -> Table:
     found = Table(
         title=Text(f"gate of {run}"), title_justify="left", header_style="bold", box=SIMPLE_HEAD, pad_edge=False
     )
     for name in _HEAD:
-        found.add_column(Text(name), justify="left" if name in _LEFT else "right", no_wrap=name != "why")
+        side: Literal["left", "right"] = "left" if name in _LEFT else "right"
+        # A word longer than its column is folded, where rich would cut it.
+        found.add_column(Text(name), justify=side, no_wrap=name != "why", overflow="fold")
     for check in result.checks:
         found.add_row(*(Text(cell, style=_STYLES[check.outcome]) for cell in _cells(check)))
-    return Group(found, Text(sentence(result), style=_STYLES[result.outcome]))
+    return found
+
+
+def _block(check: Check) -> Iterator[Text]:
+    """`regressed: DEC_c64, cache_on, request_throughput`, the numbers, and the reason."""
+    numbers = [
+        *([f"change {percent(check.change)}"] if check.change is not None else []),
+        *([f"interval {between(check.interval)}"] if check.interval is not None else []),
+        *([f"allowed {allowed(check.bounds)}"] if check.bounds is not None else []),
+        count(check.rounds, "round"),
+    ]
+    place = ", ".join(part for part in (check.bench, check.arm, check.metric) if part)
+    yield Text.assemble((f"{check.outcome.value}: ", _STYLES[check.outcome]), place)
+    yield Text(f"  {', '.join(numbers)}")
+    if check.why:
+        yield Text(f"  {check.why}")
 
 
 def gate_markdown(result: GateResult, run: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import shlex
 import sys
@@ -27,7 +28,7 @@ from harness.recorded import scenario_of
 from harness.records import NoiseRecord
 from harness.report import Report, build_report, render_terminal, write
 from harness.report.machine import to_json
-from harness.report.terminal import WIDE
+from harness.report.terminal import UNCUT
 from harness.scenario import Scenario, load_scenario, narrow
 from harness.store import RunStore
 
@@ -110,8 +111,22 @@ def narrowed(file: Path, narrowing: Narrowing) -> Scenario:
     Raises:
         UsageError: the file is wrong, or a name fits nothing in it.
     """
-    scenario = narrow(load_scenario(file), narrowing.only, narrowing.rounds, narrowing.arms)
+    whole = load_scenario(file)
+    _refuse_prefixes(whole, narrowing.only)
+    scenario = narrow(whole, narrowing.only, narrowing.rounds, narrowing.arms)
     return scenario.against_itself() if narrowing.aa else scenario
+
+
+def _refuse_prefixes(scenario: Scenario, only: tuple[str, ...]) -> None:
+    """Raises UsageError for what fits nothing by itself but begins a name: with the pattern that was meant."""
+    names = [bench.name for bench in scenario.loads]
+    for pattern in filter(None, only):
+        begun = [name for name in names if name.startswith(pattern)]
+        if begun and not fnmatch.filter(names, pattern):
+            raise UsageError(
+                f"--only: found {pattern!r}; allowed: {', '.join(names)} (or a pattern that fits one: "
+                f"{shlex.quote(pattern + '*')} fits {', '.join(begun)})"
+            )
 
 
 def finish(store: RunStore) -> tuple[Report, Path]:
@@ -134,8 +149,8 @@ def tell(report: Report, path: Path, *more: RenderableType, as_json: bool = Fals
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Where people read; a file or a pipe has no width of its own, and gets what the widest table needs."""
-    width = None if stderr or sys.stdout.isatty() else WIDE
+    """Where people read; a file or a pipe has no width of its own: nothing is cut or wrapped there."""
+    width = None if stderr or sys.stdout.isatty() else UNCUT
     return Console(stderr=stderr, width=width, markup=False, emoji=False, highlight=False)
 
 

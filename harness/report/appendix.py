@@ -61,9 +61,15 @@ def provenance(report: Report) -> str:
                 left=3,
                 words=("status",),
             ),
-            "Load before: the host's 1-minute average just before the server's start. The trial before is still in it.",
+            f"Load before: the host's 1-minute average just before {_begin(report)}. The trial before is still in it.",
         )
     )
+
+
+def _begin(report: Report) -> str:
+    if report.scenario.server.kind == "external":
+        return "the trial's start; the server ran already"
+    return "the server's start"
 
 
 def _duration(trial: TrialRecord) -> str:

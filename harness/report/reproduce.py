@@ -29,15 +29,19 @@ def reproduce(report: Report) -> str:
     ]
     for arm in report.scenario.arms:
         first = next((trial for trial in report.trials if trial.arm == arm), None)
-        if first is not None:
+        if first is not None and report.scenario.server.kind == "external":
+            # As recorded, without what a URL may hold of a password.
+            where = first.resolved.get("url", "an address that was not recorded")
+            blocks += [f"# server of {arm}: it ran already, at {where}; how it was started is not known here"]
+        elif first is not None:
             blocks += [f"# server of {arm} (resolved {first.resolved_sha256[:12]}{_revisions(first.sources)})"]
             blocks += [" ".join((*_variables(first), shlex.join(first.argv)))]
     return "\n\n".join(
         (
             "## How to reproduce",
             "```bash\n" + "\n".join(blocks) + "\n```",
-            f"The resolved scenario's sha256 is `{manifest.scenario_sha256}`: a run with another one measured "
-            "something else.",
+            f"The resolved scenario's sha256 is `{manifest.scenario_sha256}`: runs that share it were defined alike. "
+            "A version of this project that knows other keys gives the same file another one.",
         )
     )
 

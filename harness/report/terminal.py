@@ -1,21 +1,26 @@
-"""The main table for a terminal, in colour."""
+"""The main table for a terminal, in colour: whole, compact or, where neither fits, as blocks of lines."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+
 from rich.box import SIMPLE_HEAD
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from harness.accuracy.decision import Verdict as Accuracy
 from harness.report import accuracy_text, words
 from harness.report.markdown import ratio_cell, verdict_cell
-from harness.report.model import GRAVE, MainRow, Report
-from harness.report.text import NONE, between, hit_rate, listed, percent, significant
+from harness.report.model import GRAVE, AloneRow, MainRow, Report
+from harness.report.notes import Note
+from harness.report.text import NONE, between, count, hit_rate, listed, percent, significant
 from harness.stats import LEVEL, Verdict
 
-WIDE = 136
-"""Columns that the whole table needs."""
+UNCUT = 100_000
+"""Columns of what has no width of its own, a file or a pipe: more than any table needs."""
 _STYLES = {
     Verdict.FASTER: "green",
     Verdict.SLOWER: "bold red",
@@ -32,32 +37,103 @@ _ACCURACY = {
 }
 
 
-def render_terminal(report: Report, width: int = WIDE) -> RenderableType:
+def render_terminal(report: Report, width: int = UNCUT) -> RenderableType:
     """The verdict in words, the main table, and the notes that need a look, as one rich renderable.
 
     Parameters:
-        width: columns of the terminal; under `WIDE` the ideal hit rate, interval and TTFP are left to the report.
+        width: columns of the terminal. Where the whole table does not fit, the ideal hit rate, interval and TTFP are
+            left to the report; where that does not either, there is a block of lines per row. Nothing is cut.
     """
     parts: list[RenderableType] = []
     if (progress := words.progress(report)) is not None:
         parts.append(Text(progress, style="bold red"))
-    parts.append(_table(report, wide=width >= WIDE) if report.others else _alone(report))
-    if report.others and width < WIDE:
-        parts.append(Text(_left_out(report), style="dim"))
     parts += [
+        *(_main(report, width) if report.others else _alone(report, width)),
         Text(words.verdict(report).replace("`", "")),
         Text(_proof(report), style="dim"),
     ]
     for verdict, told in accuracy_text.sentences(report.accuracy):
         parts.append(Text(told.replace("`", ""), style=_ACCURACY[verdict]))
-    for note in report.notes:
+    for alike in _alike(report.notes):
+        note = alike[0]
         place = " ".join(part for part in (note.trial, note.bench) if part)
+        if len(alike) > 1:
+            place = f"{count(len(alike), 'trial')}, the first {place}"
         style = "red" if note.kind in GRAVE else "yellow"
         parts.append(Text.assemble((f"{note.kind}: ", style), f"{place + ': ' if place else ''}{note.text}"))
     return Group(*parts)
 
 
-def _alone(report: Report) -> Table:
+def columns(table: RenderableType) -> int:
+    """How many columns of a terminal it takes with nothing cut or wrapped."""
+    console = Console(width=UNCUT)
+    return Measurement.get(console, console.options, table).maximum
+
+
+def _alike(notes: tuple[Note, ...]) -> Iterator[list[Note]]:
+    """Notes that are told in one line: caveats of one kind that several trials have; every other stands alone.
+
+    Several of one kind in the same trial, such as what was not checked there, stay several.
+    """
+    found: dict[tuple[str | int, ...], list[Note]] = {}
+    seen: Counter[tuple[str, str]] = Counter()
+    for index, note in enumerate(notes):
+        key: tuple[str | int, ...] = (index,)
+        if note.kind == "caveat" and note.trial is not None and note.bench is None:
+            kind = note.text.partition(": ")[0]
+            seen[note.trial, kind] += 1
+            key = (kind, seen[note.trial, kind])
+        found.setdefault(key, []).append(note)
+    yield from found.values()
+
+
+def _main(report: Report, width: int) -> Iterator[RenderableType]:
+    whole, compact = (_table(report, wide=wide) for wide in (True, False))
+    if (needed := columns(whole)) <= width:
+        yield whole
+    elif columns(compact) <= width:
+        yield compact
+        yield Text(_left_out(report, needed), style="dim")
+    else:
+        yield Text(report.manifest.run, style="italic")
+        for row in report.main:
+            yield from _block(report, row)
+
+
+def _block(report: Report, row: MainRow) -> Iterator[Text]:
+    """All that the whole table has of a row, as lines that a narrow terminal may wrap and never cuts."""
+    one, ideal = row.throughput, row.hit.ideal
+    base = NONE if one.base_mean is None else significant(one.base_mean)
+    style = _STYLES[one.verdict]
+    yield Text.assemble(f"{row.bench.name}, {row.arm}: ", (verdict_cell(row), style))
+    yield Text.assemble(f"  {report.baseline} {base} req/s, ratio of means ", (ratio_cell(row), style))
+    yield Text(f"  per-round range {between(one.spread)}")
+    yield Text(f"  {LEVEL:.0%} interval of geometric mean {between(one.interval)}")
+    yield Text(f"  hit {hit_rate(row.hit)}, ideal {NONE if ideal is None else percent(ideal, signed=False)}")
+
+
+def _alone(report: Report, width: int) -> Iterator[RenderableType]:
+    table = _alone_table(report)
+    if columns(table) <= width:
+        yield table
+        return
+    yield Text(report.manifest.run, style="italic")
+    for row in report.alone:
+        hit, ideal, throughput, _ = _alone_cells(row)
+        yield Text(f"{row.bench}: {report.baseline} {throughput} req/s, {count(row.rounds, 'round')}")
+        yield Text(f"  hit {hit}, ideal {ideal}")
+
+
+def _alone_cells(row: AloneRow) -> tuple[str, str, str, str]:
+    return (
+        hit_rate(row.hit),
+        NONE if row.hit.ideal is None else percent(row.hit.ideal, signed=False),
+        NONE if row.request_throughput is None else significant(row.request_throughput),
+        str(row.rounds),
+    )
+
+
+def _alone_table(report: Report) -> Table:
     # Texts, not strings: names are never markup.
     table = Table(
         title=Text(report.manifest.run), title_justify="left", header_style="bold", box=SIMPLE_HEAD, pad_edge=False
@@ -66,13 +142,7 @@ def _alone(report: Report) -> Table:
     for name in ("hit", "ideal", f"{report.baseline}\nreq/s", "rounds"):
         table.add_column(Text(name), justify="right", no_wrap=True)
     for row in report.alone:
-        table.add_row(
-            Text(row.bench),
-            hit_rate(row.hit),
-            NONE if row.hit.ideal is None else percent(row.hit.ideal, signed=False),
-            NONE if row.request_throughput is None else significant(row.request_throughput),
-            str(row.rounds),
-        )
+        table.add_row(Text(row.bench), *_alone_cells(row))
     return table
 
 
@@ -114,11 +184,11 @@ def _table(report: Report, *, wide: bool) -> Table:
     return table
 
 
-def _left_out(report: Report) -> str:
+def _left_out(report: Report, needed: int) -> str:
     spoken = any(row.ttfp is not None for row in report.main)
     return (
         f"{listed(['ideal hit', 'interval', *(['TTFP'] if spoken else [])])}: in report.md, "
-        f"or a terminal of {WIDE} columns"
+        f"or a terminal of {needed} columns"
     )
 
 

@@ -192,6 +192,58 @@ def test_rounds_that_do_not_count_are_left_out(tmp_path):
     assert {r.arm: r.second.rounds for r in found.absolute if r.bench == "DEC100_c4"} == {"cache_off": 4, "cache_on": 3}
 
 
+def test_an_unfinished_run_is_told_first_and_is_invalid(tmp_path):
+    """As its report says it, in text and JSON; whatever can be compared still is, and the exit code is 4."""
+    one, two = run(tmp_path / "one"), run(tmp_path / "two", skip=("r04-1-cache_on", "r04-2-cache_off"))
+    done = CliRunner().invoke(app, ["compare", str(one.path), str(two.path)])
+    assert done.exit_code == 4
+    assert done.stdout.splitlines()[0] == (
+        "UNFINISHED RUN two: 6 of 8 trials have a record. Everything below rests on those alone. "
+        "Not run: r04-1-cache_on and r04-2-cache_off."
+    )
+    assert "| P1024_h0_c4 | cache_on |" in done.stdout
+    data = CliRunner().invoke(app, ["compare", str(two.path), str(one.path), "--json"])
+    assert data.exit_code == 4
+    lacks = {"run": "two", "planned": 8, "missing": ["r04-1-cache_on", "r04-2-cache_off"]}
+    assert json.loads(data.stdout)["unfinished"] == [lacks]
+
+
+def without(*path):
+    """An edit that takes a nested key away."""
+    *where, key = path
+
+    def edit(record):
+        for part in where:
+            record = record[part]
+        del record[key]
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("edit", "what", "more"),
+    [
+        (without("scenario", "benches", 3), "benches.DEC100_c4", {}),
+        (without("scenario", "arms", "cache_new"), "arms.cache_new", {"third_arm": True}),
+    ],
+    ids=["bench", "arm"],
+)
+def test_what_only_one_run_has_is_said_to_be_missing(tmp_path, edit, what, more):
+    """Not a piece of JSON against null; and what --force would do about it."""
+    one, two = run(tmp_path / "one", **more), run(tmp_path / "two", edit=edit, **more)
+    for runs, says in (((one, two), "not in the second run"), ((two, one), "not in the first run")):
+        with pytest.raises(UsageError) as refused:
+            compare_runs(*runs)
+        assert str(refused.value).endswith(
+            "found 1 difference in what must be the same; allowed: runs that match, or --force, which compares what "
+            f"both have\n  scenario {what}: {says}"
+        )
+        forced = compare_runs(*runs, force=True)
+        cells = ["there", says] if "second" in says else [says, "there"]
+        assert f"| scenario {what} | {' | '.join(cells)} | yes: compared by force |" in render_comparison(forced)
+        assert {row.bench for row in forced.ratios if row.change is not None} >= {"P1024_h0_c4", "AUD_h94_c2"}
+
+
 def test_exit_codes(tmp_path):
     """0 where anything could be compared, 4 where no round counts in both, and JSON has the same rows."""
     one, two = run(tmp_path / "one", one_arm=True, rounds=1), run(tmp_path / "two", one_arm=True, rounds=1)

@@ -15,11 +15,10 @@ from synthetic_run import THROUGHPUT, SyntheticRun
 from harness.records import CellRecord, PlannedTrial
 from harness.report import build_report, regenerate, render_terminal
 from harness.report.machine import to_json
-from harness.report.terminal import WIDE
 from harness.store import RunStore
 
 
-def shown(report, width=WIDE):
+def shown(report, width=136):
     console = Console(width=width, file=io.StringIO(), markup=False)
     console.print(render_terminal(report, width))
     return console.file.getvalue()
@@ -47,7 +46,7 @@ def test_one_arm_has_its_numbers_and_nothing_to_compare(tmp_path):
     store = RunStore.open(tmp_path / "run")
     report = build_report(store)
     assert report.valid
-    for width in (80, WIDE):
+    for width in (80, 136):
         assert "nothing to compare" in shown(report, width)
         assert "19.51" in shown(report, width)
     data = to_json(report)

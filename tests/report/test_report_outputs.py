@@ -1,4 +1,5 @@
 import io
+import re
 import statistics
 import sys
 
@@ -7,7 +8,6 @@ from rich.console import Console
 from synthetic_run import THROUGHPUT, SyntheticRun
 
 from harness.report import build_report, draw_figures, regenerate, render_terminal
-from harness.report.terminal import WIDE
 from harness.store import RunStore
 
 
@@ -120,13 +120,20 @@ def test_the_figure_prints_the_number_it_draws(store):
         assert text == f"{value:+.1f}%".replace("-", "\N{MINUS SIGN}")
 
 
-@pytest.mark.parametrize("width", [80, WIDE])
-def test_a_narrow_terminal_names_what_it_leaves_out(store, width):
-    """Under the width of the whole table, one line says which columns are in the report only."""
+def on_a_terminal(store, width):
     console = Console(width=width, file=io.StringIO())
     console.print(render_terminal(build_report(store), width))
-    text = console.file.getvalue()
-    line = f"ideal hit, interval and TTFP: in report.md, or a terminal of {WIDE} columns"
-    assert (line in text) is (width < WIDE)
-    assert ("interval of" in text) is (width >= WIDE)
-    assert max(len(each.rstrip()) for each in text.splitlines()) <= width
+    return console.file.getvalue()
+
+
+def test_a_narrow_terminal_names_what_it_leaves_out(store):
+    """Under the width of the whole table, one line says which columns are elsewhere, and the width that has them."""
+    text = on_a_terminal(store, 80)
+    (needed,) = re.findall(r"ideal hit, interval and TTFP: in report\.md, or a terminal of (\d+) columns", text)
+    assert "interval of" not in text
+    assert max(len(each.rstrip()) for each in text.splitlines()) <= 80
+    assert "a terminal of" in on_a_terminal(store, int(needed) - 1)
+    whole = on_a_terminal(store, int(needed))
+    assert "a terminal of" not in whole
+    assert "interval of" in whole
+    assert "\N{HORIZONTAL ELLIPSIS}" not in whole

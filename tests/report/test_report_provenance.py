@@ -10,6 +10,7 @@ from synthetic_run import SyntheticRun
 from harness.errors import RecordError
 from harness.report import build_report, render_markdown
 from harness.report.reproduce import narrowing
+from harness.scenario import load_scenario
 from harness.store import RunStore
 
 NOTES = "Caveats and dropped pairs"
@@ -86,6 +87,42 @@ def test_server_commands_show_no_inherited_variable(tmp_path):
     """Of the recorded environment, only the scenario's own variables and those of cache and engine are shown."""
     (server,) = [line for line in commands(rendered(tmp_path / "run")) if line.endswith("--prefix-caching=cache_on")]
     assert server.startswith("OMP_NUM_THREADS=2 SYNTHETIC='a b' python -m")
+
+
+class ExternalRun(SyntheticRun):
+    """Servers that ran already: nothing of how they were started is recorded."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        file = self.root / "scenario.yaml"
+        text = file.read_text().replace("{kind: tiny-omni}", "{kind: external, url: 'http://127.0.0.1:8000'}")
+        file.write_text(text.replace("{prefix_cache: bundled}", "{url: 'http://127.0.0.1:8001'}"))
+        self.scenario = load_scenario(file)
+
+    def trial(self, planned):
+        url = f"http://127.0.0.1:{8000 + (planned.arm != 'cache_off')}"
+        update = {"argv": (), "env": {"PYTHONUNBUFFERED": "1"}, "resolved": {"url": url}, "stopped_by": "left running"}
+        return super().trial(planned).model_copy(update=update)
+
+
+def test_a_server_that_ran_already_has_no_command(tmp_path):
+    """Where it answered is all that is known: no empty command, no commit of ours, no start of a server."""
+    report = render_markdown(build_report(RunStore.open(ExternalRun(tmp_path / "run").write())), ())
+    assert [line for line in commands(report) if "server of" in line or "PYTHON" in line] == [
+        "# server of cache_off: it ran already, at http://127.0.0.1:8000; how it was started is not known here",
+        "# server of cache_on: it ran already, at http://127.0.0.1:8001; how it was started is not known here",
+    ]
+    assert "average just before the trial's start; the server ran already." in report
+    assert "just before the server's start" not in report
+    assert "just before the server's start" in rendered(tmp_path / "ours")
+
+
+def test_another_hash_is_not_called_another_measurement(tmp_path):
+    """A newer version adds default keys to the resolved scenario, and with them the same file has another hash."""
+    text = section(rendered(tmp_path / "run"), "How to reproduce")
+    assert "measured something else" not in text
+    assert f"sha256 is `{'5' * 64}`: runs that share it were defined alike." in text
+    assert "gives the same file another one" in text
 
 
 def test_trials_have_their_duration_and_the_load_before_them(tmp_path):

@@ -9,7 +9,6 @@ from synthetic_run import SyntheticRun
 
 from harness.report import build_report, regenerate, render_markdown, render_terminal
 from harness.report.machine import to_json
-from harness.report.terminal import WIDE
 from harness.scope import measured
 from harness.store import RunStore
 
@@ -28,8 +27,8 @@ def test_an_unknown_ideal_is_a_dash_and_never_a_zero(tmp_path):
         if row["bench"] == "AUD_h94_c2"
     )
     assert (row["stage-0 hit"], row["ideal hit"]) == ("92.5%", "—")
-    console = Console(width=WIDE, file=io.StringIO(), markup=False)
-    console.print(render_terminal(report, WIDE))
+    console = Console(width=136, file=io.StringIO(), markup=False)
+    console.print(render_terminal(report, 136))
     (line,) = (line for line in console.file.getvalue().splitlines() if line.strip().startswith("AUD_h94_c2"))
     assert line.split()[1:3] == ["92.5%", "—"]
     (entry,) = (entry for entry in to_json(report)["benches"] if entry["bench"] == "AUD_h94_c2")
