@@ -20,7 +20,7 @@ from harness.plan import make_plan
 from harness.records import PlannedTrial
 from harness.scenario import Bench, Check, Scenario, scenario_sha256
 from harness.servers.arm import ResolvedArm, resolve_arm
-from harness.servers.deploy import DEVICES, ArmDeploy
+from harness.servers.deploy import ArmDeploy, check_device
 from harness.servers.kinds import ServerKind, server_kind, voice_in_prompt
 from harness.telemetry.py_spy import find_py_spy
 from harness.workloads import Tokenizer, find_tokenizer, generate, how_to_mend, ideal_hit_rates, missing_set, served_ids
@@ -135,8 +135,8 @@ def check_report(scenario: Scenario, path: Path, platform: str | None = None) ->
         UsageError: no such device, an arm's settings contradict each other or are not what its server takes, or the
             tokenizer is named and cannot be read.
     """
-    if platform is not None and platform not in DEVICES:
-        raise UsageError(f"--platform: found {platform!r}; allowed: {', '.join(DEVICES)}")
+    if platform is not None:
+        check_device(platform)
     try:
         return _report(scenario, path, platform)
     except UsageError as error:

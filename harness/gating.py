@@ -43,18 +43,17 @@ def check_policy(policy: Policy, scenario: Scenario) -> None:
     benches = [bench.name for bench in scenario.benches if bench.reported]
     arms = [arm for arm in scenario.arms if arm != scenario.baseline]
     allowed = f"allowed: benches {', '.join(benches)}; arms {', '.join(arms) or 'none'}"
-    met, deciding = 0, any(not rule.reported for rule in policy.rules)
+    met, judging = 0, policy.deciding or policy.rules
     for number, rule in enumerate(policy.rules):
         fits = any(rule.fits(bench, arm) for bench in (["*"] if rule.of_memory else benches) for arm in arms)
-        met += fits and not (rule.reported and deciding)
+        met += fits and rule in judging
         if not fits and not rule.optional:
             raise UsageError(
                 f"rules[{number}]: found bench {rule.bench!r} and arm {rule.arm!r}, which fit nothing of scenario "
                 f"{scenario.name}; {allowed}; or optional: true"
             )
     if not met and not scenario.checks:
-        judging = sum(not rule.reported for rule in policy.rules) or len(policy.rules)
-        raise UsageError(f"rules: found {judging}, none of which fits scenario {scenario.name}; {allowed}")
+        raise UsageError(f"rules: found {len(judging)}, none of which fits scenario {scenario.name}; {allowed}")
 
 
 def run_changes(store: RunStore) -> tuple[Changes, ...]:
@@ -90,8 +89,8 @@ def gate_run(store: RunStore, policy: Policy, stored: RunStore | None = None) ->
         floors=floors_by_row(store.noise()),
     )
     checks = (*result.checks, *_accuracy(store))
-    if any(not rule.reported for rule in policy.rules) and all(one.outcome is Outcome.REPORTED for one in checks):
-        metrics = ", ".join(dict.fromkeys(rule.metric for rule in policy.rules if not rule.reported))
+    if policy.deciding and all(one.outcome is Outcome.REPORTED for one in checks):
+        metrics = ", ".join(dict.fromkeys(rule.metric for rule in policy.deciding))
         raise UsageError(f"rules: found bounds on {metrics} alone, which no bench that they fit has measured")
     return GateResult((*checks, *map(_invalid, whole)))
 

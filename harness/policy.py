@@ -83,6 +83,11 @@ class Policy(Frozen):
     accuracy: Literal["required"] | None = None
     """`required`: a run without an accuracy check that has limits is refused."""
 
+    @property
+    def deciding(self) -> list[Rule]:
+        """The rules that have bounds, and do not only report."""
+        return [rule for rule in self.rules if not rule.reported]
+
 
 def load_policy(path: Path) -> Policy:
     """Read and validate a policy file.

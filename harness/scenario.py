@@ -8,6 +8,7 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import json
+import shlex
 from collections.abc import Sequence
 
 from harness._scenario_accuracy import Accept, Check, Measure, Sim, Wer
@@ -66,7 +67,11 @@ def narrow(
     names = [bench.name for bench in scenario.loads]
     for pattern in only:
         if not fnmatch.filter(names, pattern):
-            raise UsageError(f"--only: found {pattern!r}; allowed: {', '.join(names)} (or a pattern that fits one)")
+            begun = [name for name in names if pattern and name.startswith(pattern)]
+            meant = f": {shlex.quote(pattern + '*')} fits {', '.join(begun)}" if begun else ""
+            raise UsageError(
+                f"--only: found {pattern!r}; allowed: {', '.join(names)} (or a pattern that fits one{meant})"
+            )
     for arm in arms:
         if arm not in scenario.arms:
             raise UsageError(f"--arms: found {arm!r}; allowed: {', '.join(scenario.arms)}")

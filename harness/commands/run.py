@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import json
 import shlex
 import sys
@@ -111,22 +110,8 @@ def narrowed(file: Path, narrowing: Narrowing) -> Scenario:
     Raises:
         UsageError: the file is wrong, or a name fits nothing in it.
     """
-    whole = load_scenario(file)
-    _refuse_prefixes(whole, narrowing.only)
-    scenario = narrow(whole, narrowing.only, narrowing.rounds, narrowing.arms)
+    scenario = narrow(load_scenario(file), narrowing.only, narrowing.rounds, narrowing.arms)
     return scenario.against_itself() if narrowing.aa else scenario
-
-
-def _refuse_prefixes(scenario: Scenario, only: tuple[str, ...]) -> None:
-    """Raises UsageError for what fits nothing by itself but begins a name: with the pattern that was meant."""
-    names = [bench.name for bench in scenario.loads]
-    for pattern in filter(None, only):
-        begun = [name for name in names if name.startswith(pattern)]
-        if begun and not fnmatch.filter(names, pattern):
-            raise UsageError(
-                f"--only: found {pattern!r}; allowed: {', '.join(names)} (or a pattern that fits one: "
-                f"{shlex.quote(pattern + '*')} fits {', '.join(begun)})"
-            )
 
 
 def finish(store: RunStore) -> tuple[Report, Path]:

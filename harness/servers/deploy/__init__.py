@@ -7,17 +7,17 @@
 from __future__ import annotations
 
 from harness.servers.deploy.arm_deploy import ArmDeploy, arm_deploy, block_size, expects_caching, write_overlay
-from harness.servers.deploy.fields import DEVICES
+from harness.servers.deploy.device import check_device
 from harness.servers.deploy.installation import Installation, installation
 from harness.servers.deploy.resolve import ResolvedStage
 
 __all__ = [
-    "DEVICES",
     "ArmDeploy",
     "Installation",
     "ResolvedStage",
     "arm_deploy",
     "block_size",
+    "check_device",
     "expects_caching",
     "installation",
     "write_overlay",

@@ -16,7 +16,8 @@ from typing import Any
 from harness.errors import HarnessFailure, UsageError
 from harness.servers.arm import ResolvedArm
 from harness.servers.deploy import ask_vllm_omni
-from harness.servers.deploy.fields import DEVICES, PLATFORMS
+from harness.servers.deploy.device import check_device
+from harness.servers.deploy.fields import PLATFORMS
 from harness.servers.deploy.installation import installation
 from harness.servers.deploy.merge import Deploy, flatten
 from harness.servers.deploy.profile import load_profile
@@ -204,8 +205,7 @@ def ask_resolver(
 
 def _known(platforms: Sequence[str]) -> tuple[str, ...]:
     for platform in platforms:
-        if platform not in DEVICES:
-            raise UsageError(f"--platform: found {platform!r}; allowed: {', '.join(DEVICES)}")
+        check_device(platform)
     return tuple(platforms) or PLATFORMS
 
 
