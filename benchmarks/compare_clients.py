@@ -5,8 +5,12 @@
 Each client is a process of its own. First both are sent to a server that only writes down what it is asked, to compare
 prompts; then they drive the real one, in alternating order, each on an empty prefix cache (POST /reset_prefix_cache,
 which vLLM has with VLLM_SERVER_DEV_MODE=1) or, where the server has no such call, on one that has served the row
-before, and each after the server has waited for the same imports. CPU is the client process's own while the load ran,
-which the server shares where the two share cores.
+before, and each after the server has waited for the same imports.
+
+On one machine a client also slows the server by the cores it takes, and a host's cores are not equally fast from run
+to run. So give them cores of their own (the server `taskset -c 1`, this `--cpus 0`), and read beside the throughput how
+many cores the server kept busy and how many steps its engine took: with either client as busy and in as many steps, it
+was driven alike, and what the throughputs still differ by is how fast its cores were.
 """
 
 from __future__ import annotations
@@ -15,13 +19,12 @@ import argparse
 import asyncio
 import json
 import multiprocessing
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -31,7 +34,8 @@ from typing import Any
 import aiohttp
 import numpy as np
 import psutil
-from aiohttp import web
+from cpu_time import CpuTime, listening
+from notebook import Notebook
 
 from harness.client import run_load, summarise, to_records
 from harness.client.vllm_bench import RESULTS_DIR, VllmBench, find_vllm_bench, run_vllm_bench
@@ -45,8 +49,17 @@ from harness.telemetry.settle import settle
 from harness.workloads import Tokenizer, generate
 
 CLIENTS = ("ours", "vllm")
-_SAMPLE_S = 0.02
+STEPS = "vllm:iteration_tokens_total_count"
 _SETTLE_S = 60.0
+_COLUMNS = {
+    "request_throughput": 6,
+    "cpu_s": 6,
+    "median_ttft_ms": 7,
+    "median_e2el_ms": 7,
+    "server_cores": 12,
+    "engine_steps": 12,
+}
+"""What the table shows of a reading, and how wide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +75,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one client made of one run; `cpu_s` is its process's own during the load."""
+    """What one client made of one run.
+
+    `cpu_s` is what its process spent during the load, `server_cpu_s` what the server's did: None where they are not to
+    be seen. `started_s` is an instant of `time.perf_counter()`.
+    """
 
     client: str
     request_throughput: float
@@ -73,9 +90,17 @@ class Reading:
     input_tokens: int
     output_tokens: int
     texts: tuple[str, ...]
-    cpu_s: float
+    started_s: float
+    cpu_s: float | None
+    server_cpu_s: float | None = None
+    engine_steps: float = 0.0
     hits: float = 0.0
     queries: float = 0.0
+
+    @property
+    def server_cores(self) -> float | None:
+        """Cores that the server kept busy, on average."""
+        return None if self.server_cpu_s is None else self.server_cpu_s / self.duration_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +114,18 @@ class Comparison:
     def of(self, client: str) -> list[Reading]:
         return [reading for reading in self.readings if reading.client == client]
 
-    def median(self, client: str, name: str) -> float:
-        return statistics.median(getattr(reading, name) for reading in self.of(client))
+    def median(self, client: str, name: str) -> float | None:
+        """None where one of its runs lacks the figure."""
+        values = [getattr(reading, name) for reading in self.of(client)]
+        return None if None in values else statistics.median(values)
 
     @property
     def ratio(self) -> float:
         """Our median request throughput over theirs."""
-        return self.median("ours", "request_throughput") / self.median("vllm", "request_throughput")
+        ours, theirs = (self.median(client, "request_throughput") for client in CLIENTS)
+        assert ours is not None
+        assert theirs is not None
+        return ours / theirs
 
     @property
     def by_turn(self) -> list[float]:
@@ -120,7 +150,7 @@ def drive_ours(row: Row) -> Reading:
     """One run of our client in this process."""
     tokenizer = Tokenizer(row.tokenizer)
     prompts = generate(row.bench, tokenizer)
-    with _Cpu(psutil.Process) as cpu:
+    with CpuTime(lambda: [psutil.Process()]) as cpu:
         result = asyncio.run(run_load(row.bench, prompts, base_url=row.url, model=row.model))
     records = to_records(result, bench=row.bench, prompts=prompts)
     summary = summarise(
@@ -131,15 +161,13 @@ def drive_ours(row: Row) -> Reading:
         model=row.model,
         tokenizer=str(row.tokenizer),
     )
-    start = result.started_ns / 1e9
-    spent = cpu.between(start, start + result.duration_s)
-    return _reading("ours", summary, [record.text for record in records], spent)
+    return _reading("ours", summary, [record.text for record in records], result.started_ns / 1e9, cpu)
 
 
 def drive_vllm(row: Row) -> Reading:
     """One run of `vllm bench serve`, its CPU time sampled from outside."""
     prompts = generate(row.bench, Tokenizer(row.tokenizer))
-    with tempfile.TemporaryDirectory() as folder, _Cpu(partial(_serving, row.vllm.python)) as cpu:
+    with tempfile.TemporaryDirectory() as folder, CpuTime(partial(_serving, row.vllm.python)) as cpu:
         load = asyncio.run(
             run_vllm_bench(
                 row.vllm,
@@ -157,11 +185,10 @@ def drive_vllm(row: Row) -> Reading:
         written = json.loads((Path(folder) / RESULTS_DIR / f"{row.bench.name}.json").read_text(encoding="utf-8"))
     # Its instants are those of the monotonic clock that this process reads too.
     start = min(written["start_times"])
-    spent = cpu.between(start, start + load.summary.duration)
-    return _reading("vllm", load.summary, [record.text for record in load.records], spent)
+    return _reading("vllm", load.summary, [record.text for record in load.records], start, cpu)
 
 
-def _reading(client: str, summary: BenchSummary, texts: Sequence[str], cpu_s: float) -> Reading:
+def _reading(client: str, summary: BenchSummary, texts: Sequence[str], started_s: float, cpu: CpuTime) -> Reading:
     assert summary.median_ttft_ms is not None
     assert summary.median_e2el_ms is not None
     return Reading(
@@ -174,87 +201,18 @@ def _reading(client: str, summary: BenchSummary, texts: Sequence[str], cpu_s: fl
         summary.total_input_tokens,
         summary.total_output_tokens,
         tuple(texts),
-        cpu_s,
+        started_s,
+        cpu.between(started_s, started_s + summary.duration),
     )
 
 
-class _Cpu:
-    """Samples the CPU time of one process, both clients' in the same way.
-
-    Parameters:
-        find: the process, or None while there is none.
-    """
-
-    def __init__(self, find: Callable[[], psutil.Process | None]) -> None:
-        self._find = find
-        self._samples: list[tuple[float, float]] = []
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._sample, daemon=True)
-
-    def __enter__(self) -> _Cpu:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def between(self, start: float, stop: float) -> float:
-        """CPU seconds between two instants of `time.perf_counter()`."""
-        at, spent = np.array(self._samples).T
-        return float(np.interp(stop, at, spent) - np.interp(start, at, spent))
-
-    def _sample(self) -> None:
-        process: psutil.Process | None = None
-        while not self._stop.wait(_SAMPLE_S):
-            try:
-                process = process or self._find()
-                if process is not None:
-                    times = process.cpu_times()
-                    self._samples.append((time.perf_counter(), times.user + times.system))
-            except psutil.Error:
-                process = None
-
-
-def _serving(python: str) -> psutil.Process | None:
+def _serving(python: str) -> list[psutil.Process]:
     """The descendant that is `vllm bench serve` in this interpreter."""
     for child in psutil.Process().children(recursive=True):
         words = child.cmdline()
         if words[:1] == [python] and "--save-detailed" in words:
-            return child
-    return None
-
-
-class Notebook:
-    """A simulated server: answers a token to everything, and writes down what it was asked."""
-
-    def __init__(self) -> None:
-        self.asked: list[dict[str, Any]] = []
-
-    async def _answer(self, request: web.Request) -> web.StreamResponse:
-        body = await request.json()
-        self.asked.append(body)
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await response.prepare(request)
-        tokens = body.get("max_completion_tokens") or body["max_tokens"]
-        chunk = {"choices": [{"delta": {"content": "x"}, "text": "x", "finish_reason": "length"}]}
-        usage = {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": tokens}}
-        for event in (json.dumps(chunk), json.dumps(usage), "[DONE]"):
-            await response.write(f"data: {event}\n\n".encode())
-        return response
-
-    async def serve(self, ready: asyncio.Future[int]) -> None:
-        app = web.Application()
-        app.router.add_post("/v1/chat/completions", self._answer)
-        app.router.add_post("/v1/completions", self._answer)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        ready.set_result(runner.addresses[0][1])
-        try:
-            await asyncio.Event().wait()
-        finally:
-            await runner.cleanup()
+            return [child]
+    return []
 
 
 def asked_prompts(row: Row) -> dict[str, list[str]]:
@@ -315,32 +273,35 @@ def compare(row: Row, repeats: int) -> Comparison:
         for number in range(repeats):
             for client in CLIENTS if number % 2 == 0 else CLIENTS[::-1]:
                 before = asyncio.run(_at_rest(row.url, reset=reset))
-                if client == "ours":
-                    _start_theirs(row.vllm.python)
-                    reading = pool.submit(drive_ours, row).result()
-                else:
-                    reading = drive_vllm(row)
-                delta = metrics_delta(before, asyncio.run(_at_rest(row.url)), HIT_COUNTERS)
+                with CpuTime(partial(listening, row.url)) as server:
+                    if client == "ours":
+                        _start_theirs(row.vllm.python)
+                        reading = pool.submit(drive_ours, row).result()
+                    else:
+                        reading = drive_vllm(row)
+                spent = server.between(reading.started_s, reading.started_s + reading.duration_s)
+                delta = metrics_delta(before, asyncio.run(_at_rest(row.url)), (*HIT_COUNTERS, STEPS))
                 queries, hits = hit_counters(delta.delta)
-                readings.append(replace(reading, hits=hits, queries=queries))
+                readings.append(
+                    replace(reading, server_cpu_s=spent, engine_steps=delta.delta[STEPS], hits=hits, queries=queries)
+                )
                 print(f"{number + 1}/{repeats} {client}: {reading.request_throughput:.3f} req/s", file=sys.stderr)
     return Comparison(len(asked["ours"]), same, tuple(readings))
 
 
 def table(found: Comparison) -> str:
     """The comparison for a person."""
-    lines = [
-        "client  req/s median  (each run)                                CPU s   TTFT ms  E2EL ms",
-    ]
+    lines = ["client  req/s   CPU s   TTFT ms  E2EL ms  server cores  engine steps  (req/s of each run)"]
     for client in CLIENTS:
-        runs = ", ".join(f"{reading.request_throughput:.3f}" for reading in found.of(client))
-        cells = [found.median(client, name) for name in ("cpu_s", "median_ttft_ms", "median_e2el_ms")]
-        lines.append(
-            f"{client:<6}  {found.median(client, 'request_throughput'):<12.3f}  {runs:<40}  "
-            f"{cells[0]:<6.2f}  {cells[1]:<7.1f}  {cells[2]:.1f}"
-        )
+        cells = [
+            f"{'-' if value is None else format(value, '.2f'):<{width}}"
+            for name, width in _COLUMNS.items()
+            for value in [found.median(client, name)]
+        ]
+        runs = ", ".join(f"{reading.request_throughput:.2f}" for reading in found.of(client))
+        lines.append(f"{client:<6}  {'  '.join(cells)}  ({runs})")
     lines += [
-        f"ratio of the medians, ours / vllm: {found.ratio:.4f} ({found.ratio - 1:+.2%})",
+        f"ratio of the medians, ours / vllm: {found.ratio - 1:+.2%}",
         f"turn by turn: {_spread(found.by_turn)}",
         f"same prompts: {found.same_prompts} of {found.prompts}",
         f"completed, tokens in, tokens out: {_agreed(found.counts)}",
@@ -364,24 +325,50 @@ def _agreed(found: set[Any]) -> str:
     )
 
 
+def _cpus(text: str) -> set[int]:
+    here = os.sched_getaffinity(0)
+    try:
+        asked = {int(number) for number in text.split(",")}
+    except ValueError:
+        asked = set()
+    if not asked or asked - here:
+        raise argparse.ArgumentTypeError(f"{text}: allowed are cores out of {_listed(here)}, with commas between")
+    return asked
+
+
+def _listed(cpus: set[int]) -> str:
+    return ",".join(map(str, sorted(cpus)))
+
+
+def _where(url: str) -> str:
+    """Which cores the clients and the server may use."""
+    server = {cpu for process in listening(url) for cpu in process.cpu_affinity()}
+    ours = os.sched_getaffinity(0)
+    shared = "cores of their own" if ours.isdisjoint(server) else "they share cores"
+    return f"clients on cores {_listed(ours)}, server " + (f"on {_listed(server)}: {shared}" if server else "not seen")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("url", "model", "tokenizer", "python"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--cpus", type=_cpus, metavar="LIST", help="cores for both clients, such as 1 or 2,3")
     parser.add_argument("--json", type=Path, help="write every reading here")
     shape = {"shared_prefix": 256, "random_len": 64, "output": 16, "concurrency": 8, "prompts": 64, "seed": 7}
     for name, value in shape.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value)
     parser.add_argument("--endpoint", choices=("chat", "completions"), default="chat")
     asked = parser.parse_args()
+    if asked.cpus is not None:
+        os.sched_setaffinity(0, asked.cpus)
     bench = Bench(
         name="compare", dataset="random", range_ratio=0.0, endpoint=asked.endpoint,
         **{name: getattr(asked, name) for name in shape},
     )  # fmt: skip
     vllm = find_vllm_bench(asked.python, "external")
     row = Row(bench, asked.url.rstrip("/"), asked.model, Path(asked.tokenizer).absolute(), vllm)
-    print(f"{vllm.name(omni=False)}; {bench.prompts} prompts at concurrency {bench.concurrency}")
+    print(f"{vllm.name(omni=False)}; {bench.prompts} prompts at concurrency {bench.concurrency}; {_where(row.url)}")
     found = compare(row, asked.repeats)
     print(table(found))
     if asked.json is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 import time
@@ -121,3 +122,14 @@ def test_both_clients_measure_about_the_same_throughput(found: dict[str, Any]) -
     }
     spread = max((runs[-1] - runs[0]) / runs[len(runs) // 2] for runs in rates.values())
     assert abs(found["ratio"] - 1.0) <= max(SANE, spread), rates
+
+
+def test_both_clients_drive_the_server_alike(found: dict[str, Any]) -> None:
+    """The engine takes about as many steps for one client as for the other, and is busy: neither makes it wait."""
+    steps = {
+        client: [reading["engine_steps"] for reading in found["readings"] if reading["client"] == client]
+        for client in ("ours", "vllm")
+    }
+    assert all(len(runs) == REPEATS and min(runs) >= OUTPUT for runs in steps.values()), steps
+    assert statistics.median(steps["ours"]) == pytest.approx(statistics.median(steps["vllm"]), rel=0.1), steps
+    assert all(reading["server_cpu_s"] > 0.5 * reading["duration_s"] for reading in found["readings"])
