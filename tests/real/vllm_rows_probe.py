@@ -79,5 +79,5 @@ class ProbeWorker(PrefixCacheWorker):
         self.max_requests_in_step = max(self.max_requests_in_step, len(scheduled))
         return super().execute_model(scheduler_output)
 
-    def step_slots(self, counts: np.ndarray) -> np.ndarray:
+    def step_slots(self, counts: np.ndarray | int) -> np.ndarray:
         return np.roll(super().step_slots(counts), self._shift)

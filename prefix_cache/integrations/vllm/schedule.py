@@ -34,6 +34,7 @@ class SchedulerOutput(Protocol):
     scheduled_new_reqs: Any
     scheduled_cached_reqs: Any
     num_scheduled_tokens: dict[str, int]
+    total_num_scheduled_tokens: int
     finished_req_ids: set[str]
     preempted_req_ids: set[str] | None
     kv_cache_block_copies: Any

@@ -87,11 +87,15 @@ class PrefixCacheWorker(PlatformWorker):  # type: ignore[misc]  # the base is re
             ids = self.model_runner.input_batch.req_ids
             scheduled = scheduler_output.num_scheduled_tokens
             counts = np.fromiter((scheduled[request] for request in ids), np.int32, len(ids))
-            follower.save(scheduler_output, ids, counts, self.step_slots(counts), state.hidden_states)
+            decodes = scheduler_output.total_num_scheduled_tokens == len(ids)
+            slots = self.step_slots(len(ids) if decodes else counts)
+            follower.save(scheduler_output, ids, counts, slots, state.hidden_states)
         return output
 
-    def step_slots(self, counts: npt.NDArray[np.int32]) -> Slots:
+    def step_slots(self, counts: npt.NDArray[np.int32] | int) -> Slots:
         """Slots of the step's tokens [N], in the batch's order, from the runner's block table on the host.
+
+        `counts` as `slots_of` has it.
 
         Its blocks may be the attention kernel's, smaller than the scheduler's: a token's slot is the same in both.
         """
