@@ -23,7 +23,16 @@ from harness.servers.arm import ResolvedArm, resolve_arm
 from harness.servers.deploy import ArmDeploy, check_device
 from harness.servers.kinds import ServerKind, server_kind, voice_in_prompt
 from harness.telemetry.py_spy import find_py_spy
-from harness.workloads import Tokenizer, find_tokenizer, generate, how_to_mend, ideal_hit_rates, missing_set, served_ids
+from harness.workloads import (
+    Prompt,
+    Tokenizer,
+    find_tokenizer,
+    generate,
+    how_to_mend,
+    ideal_hit_rates,
+    missing_set,
+    served_ids,
+)
 
 MAX_PROMPT_TOKENS = 1_000_000
 """Prompt tokens by the tables above which no prompts are made here: that takes some 20 s a million."""
@@ -37,6 +46,7 @@ class BenchCheck:
         prompt_tokens: over all its requests, as the server sees them; as the table names them without a tokenizer;
             None where neither is known, which notes say and totals leave out.
         output_tokens: to ask for, over all its requests; the table's mean without a tokenizer.
+        longest: tokens of its longest request, prompt and answer; of a mean one without a tokenizer, None as above.
         ideal_hit_rate: with the cache on; None where it cannot be computed.
     """
 
@@ -49,6 +59,7 @@ class BenchCheck:
     requests: int
     prompt_tokens: int | None
     output_tokens: int
+    longest: int | None
     ideal_hit_rate: float | None
     reported: bool
     measure: str | None = None
@@ -84,7 +95,7 @@ class CheckReport:
         tokenizer: the folder the tokens were counted with; None: counted from the table.
         block_size: tokens per KV block that the ideal hit rates assume; None: they are not computed.
         deploy: what the stages of each arm get, for servers of several stages.
-        warnings: settings of the scenario that no server will have.
+        warnings: settings of the scenario that no server will have, requests that it will refuse.
         notes: what a person should know before believing the numbers.
     """
 
@@ -168,6 +179,8 @@ def _report(scenario: Scenario, path: Path, platform: str | None) -> CheckReport
     notes += cannot_score(scenario.checks)
     block_size = _block_size(claims, notes)
     benches = _benches(scenario, tokenizer, block_size, notes)
+    limits = {arm.name: kind.max_model_len(arm) for arm in arms}
+    warnings += tuple(grouped("arms.", {arm: _refused(arm, limit, benches) for arm, limit in limits.items()}))
     trials = make_plan(scenario)
     return CheckReport(
         file=str(path),
@@ -263,10 +276,10 @@ def _benches(
         )
         tokenizer = None
     if tokenizer is None:
-        return tuple(_bench(bench, *_nominal_tokens(bench), None) for bench in benches)
+        return tuple(_nominal(bench) for bench in benches)
     if not tokenizer.has_chat_template and any(bench.endpoint == "chat" for bench in benches):
         notes.append("ideal hit rate: not computed (the tokenizer has no chat template); tokens are the table's")
-        return tuple(_bench(bench, *_nominal_tokens(bench), None) for bench in benches)
+        return tuple(_nominal(bench) for bench in benches)
     prompts = {bench.name: generate(bench, tokenizer) for bench in benches if bench.name not in missing}
     for check in scenario.checks:
         if check.name in prompts:
@@ -284,15 +297,39 @@ def _benches(
         notes.append(f"prompt tokens and ideal hit rate: known to the server only for {', '.join(unknown)}")
     ideal = {} if block_size is None else ideal_hit_rates(list(ids.items()), block_size)
     return tuple(
-        _bench(
-            bench,
-            None if (served := ids[bench.name]) is None else sum(len(request) for request in served),
-            sum(prompt.output_len for prompt in prompts[bench.name])
-            if bench.name in prompts
-            else bench.prompts * bench.output,
-            ideal.get(bench.name),
-        )
+        _counted(bench, prompts[bench.name], ids[bench.name], ideal.get(bench.name))
+        if bench.name in prompts
+        else _bench(bench, None, bench.prompts * bench.output, None, ideal.get(bench.name))
         for bench in benches
+    )
+
+
+def _counted(
+    bench: Bench, prompts: Sequence[Prompt], served: Sequence[Sequence[int]] | None, ideal: float | None
+) -> BenchCheck:
+    answers = [prompt.output_len for prompt in prompts]
+    if served is None:
+        return _bench(bench, None, sum(answers), None, ideal)
+    lengths = [len(ids) for ids in served]
+    longest = max((ids + answer for ids, answer in zip(lengths, answers, strict=True)), default=None)
+    return _bench(bench, sum(lengths), sum(answers), longest, ideal)
+
+
+def _nominal(bench: Bench) -> BenchCheck:
+    prompt_tokens, output_tokens = _nominal_tokens(bench)
+    mean = None if prompt_tokens is None else (prompt_tokens + output_tokens) // bench.prompts
+    return _bench(bench, prompt_tokens, output_tokens, mean, None)
+
+
+def _refused(arm: str, limit: int | None, benches: Sequence[BenchCheck]) -> str | None:
+    """That an arm's server will refuse requests, and which."""
+    found = [(bench.name, bench.longest) for bench in benches if bench.longest is not None]
+    long = [f"{name} ({tokens:,})" for name, tokens in found if limit is not None and tokens > limit]
+    if not long:
+        return None
+    return (
+        f"arms.{arm}: max_model_len is {limit:,}: the server refuses the requests that are longer, prompt and answer: "
+        f"{', '.join(long)}"
     )
 
 
@@ -304,7 +341,9 @@ def _nominal_tokens(bench: Bench) -> tuple[int | None, int]:
     return bench.prompts * length, bench.prompts * bench.output
 
 
-def _bench(bench: Bench, prompt_tokens: int | None, output_tokens: int, ideal: float | None) -> BenchCheck:
+def _bench(
+    bench: Bench, prompt_tokens: int | None, output_tokens: int, longest: int | None, ideal: float | None
+) -> BenchCheck:
     return BenchCheck(
         name=bench.name,
         dataset=bench.dataset,
@@ -315,6 +354,7 @@ def _bench(bench: Bench, prompt_tokens: int | None, output_tokens: int, ideal: f
         requests=bench.prompts,
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
+        longest=longest,
         ideal_hit_rate=ideal,
         reported=bench.reported,
         measure=bench.measure if isinstance(bench, Check) else None,

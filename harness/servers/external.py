@@ -151,6 +151,9 @@ class External:
     def block_size(self, arm: ResolvedArm) -> int | None:  # noqa: ARG002  # only the server knows
         return None
 
+    def max_model_len(self, arm: ResolvedArm) -> int | None:  # noqa: ARG002  # as above
+        return None
+
     def versions(self, arm: ResolvedArm | None = None) -> dict[str, str]:  # noqa: ARG002  # not known
         return {}
 

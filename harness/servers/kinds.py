@@ -114,6 +114,10 @@ class ServerKind(Protocol):
         """
         ...
 
+    def max_model_len(self, arm: ResolvedArm) -> int | None:
+        """Tokens that a request may have in stage 0, prompt and answer; None where the configuration does not say."""
+        ...
+
     def versions(self, arm: ResolvedArm | None = None) -> dict[str, str]:
         """Versions of the distributions the server runs on, by name."""
         ...

@@ -104,6 +104,10 @@ class TinyOmni:
     def block_size(self, arm: ResolvedArm) -> int:
         return block_size_setting(arm, arm.setting("block-size")) or EngineConfig().block_size
 
+    def max_model_len(self, arm: ResolvedArm) -> int | None:
+        value = arm.setting("max-model-len")
+        return value if isinstance(value, int) else EngineConfig().max_model_len
+
     def versions(self, arm: ResolvedArm | None = None) -> dict[str, str]:
         if arm is None or arm.python is None:
             return distribution_versions(_DISTRIBUTIONS)

@@ -96,6 +96,11 @@ class Vllm:
     def block_size(self, arm: ResolvedArm) -> int | None:
         return block_size_setting(arm, arm.args.get("block-size"))
 
+    def max_model_len(self, arm: ResolvedArm) -> int | None:
+        # vLLM takes "16k" and "auto" too, which it alone works out.
+        value = arm.args.get("max-model-len")
+        return value if isinstance(value, int) else None
+
     def versions(self, arm: ResolvedArm | None = None) -> dict[str, str]:
         return versions_of(arm, "vllm")
 

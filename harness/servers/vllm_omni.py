@@ -121,6 +121,10 @@ class VllmOmni:
     def block_size(self, arm: ResolvedArm) -> int | None:
         return block_size_setting(arm, arm_deploy(arm).block_size)
 
+    def max_model_len(self, arm: ResolvedArm) -> int | None:
+        value = arm_deploy(arm).setting("max_model_len")
+        return value if isinstance(value, int) else None
+
     def versions(self, arm: ResolvedArm | None = None) -> dict[str, str]:
         return versions_of(arm, "vllm_omni")
 

@@ -99,6 +99,32 @@ def test_a_model_elsewhere_is_counted_by_its_table(tmp_path: Path) -> None:
     assert "no local tokenizer" in render_check(report)
 
 
+@pytest.mark.parametrize("kind", ["tiny-omni", "vllm"])
+def test_requests_that_the_server_will_refuse_are_warned_of(tmp_path: Path, kind: str) -> None:
+    """At the limit nothing is said; one token below it, each bench is named once with all arms it is refused by."""
+
+    def checked(limit: object) -> CheckReport:
+        model = "model: tiny-omni" if kind == "tiny-omni" else "model: Qwen/Qwen3"
+        server = f"{{kind: {kind}, args: {{max-model-len: {limit}}}}}"
+        return report_of(tmp_path, TINY.replace("{kind: tiny-omni}", server).replace("model: tiny-omni", model))
+
+    (bench,) = checked(4096).benches
+    # Every prompt is as long as the others, counted with the template or, without a tokenizer, by the table.
+    longest = bench.prompt_tokens // 8 + 4
+    assert bench.longest == longest
+    assert not checked(longest).warnings
+    (warning,) = checked(longest - 1).warnings
+    assert warning.startswith(f"arms.off, on: max_model_len is {longest - 1}: the server refuses")
+    assert f"P64 ({longest})" in warning
+    assert f"warning: {warning}" in render_check(checked(longest - 1))
+
+
+def test_a_limit_that_only_the_server_works_out_is_not_guessed_at(tmp_path: Path) -> None:
+    """vLLM reads 1k its own way, and `auto` from the model."""
+    text = TINY.replace("{kind: tiny-omni}", "{kind: vllm, args: {max-model-len: 0k}}")
+    assert not report_of(tmp_path, text.replace("model: tiny-omni", "model: Qwen/Qwen3")).warnings
+
+
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
