@@ -262,7 +262,8 @@ def _starts(report: Report) -> str:
 def _notes(report: Report) -> str:
     parts = ["## Caveats and dropped pairs"]
     if not report.notes:
-        parts.append("None: no trial failed, no pair was dropped, no log showed known trouble.")
+        of = "of those with a record " if report.missing else ""
+        parts.append(f"None: no trial {of}failed, no pair was dropped, no log showed known trouble.")
     else:
         parts.append(
             table(

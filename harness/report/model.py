@@ -184,6 +184,7 @@ def build_report(store: RunStore) -> Report:
     floors = floors_by_row(noise)
     pairs = pair_up(scenario, manifest.plan, trials, cells)
     ended = {(trial.round, trial.arm) for trial in trials}
+    missing = tuple(trial for trial in manifest.plan if (trial.round, trial.arm) not in ended)
     benches = [bench for bench in scenario.benches if bench.reported]
     arms = [arm for arm in scenario.arms if arm != scenario.baseline]
     # Without another arm there are no pairs: each cell stands for itself.
@@ -200,7 +201,7 @@ def build_report(store: RunStore) -> Report:
         scenario=scenario,
         scenario_file_sha256=store.scenario_file_sha256(),
         trials=trials,
-        missing=tuple(trial for trial in manifest.plan if (trial.round, trial.arm) not in ended),
+        missing=missing,
         main=main,
         alone=() if arms else tuple(_alone_row(bench, scenario.baseline, trials, cells) for bench in benches),
         baseline_hits=tuple(hit_of(cells, bench.name, scenario.baseline) for bench in benches),
@@ -232,6 +233,7 @@ def build_report(store: RunStore) -> Report:
             cells,
             [one for row in main for one in (row.throughput, row.ttfp) if one is not None],
             scenario.rounds,
+            [trial for trial in missing if (store.trial_dir(trial) / "server.log").is_file()],
         ),
         accuracy=accuracy_of(store, scenario, cells),
     )

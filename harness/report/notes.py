@@ -7,14 +7,18 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from harness.records import CellRecord, Manifest, SourceTree, TrialRecord
+from harness.records import CellRecord, Manifest, PlannedTrial, SourceTree, TrialRecord
 from harness.report.text import listed
 from harness.stats import Comparison
 
 Kind = Literal[
-    "failed trial", "dropped pair", "replaced pair", "invalid cell", "not reported", "resumed",
+    "failed trial", "no record", "dropped pair", "replaced pair", "invalid cell", "not reported", "resumed",
     "caveat", "source",
 ]  # fmt: skip
+
+_NO_RECORD = (
+    "it began and has not ended: it is running, or was stopped, or its server did not come up, which its log then shows"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +38,18 @@ def collect(
     cells: Sequence[CellRecord],
     comparisons: Sequence[Comparison],
     rounds: int,
+    begun: Iterable[PlannedTrial],
 ) -> tuple[Note, ...]:
     """Every note of a run, the gravest kind first, then in plan order.
 
     Parameters:
         rounds: of the scenario; a dropped pair is replaced where as many valid ones are left.
+        begun: trials that have a server's log and no record.
     """
     slugs = {(trial.round, trial.arm): trial.slug for trial in manifest.plan}
     return (
         *_failed(trials, slugs),
+        *(Note("no record", trial.slug, None, _NO_RECORD, _log(trial.slug)) for trial in begun),
         # Two metrics of one pair are dropped for the same reason: say it once.
         *dict.fromkeys(_dropped(comparisons, slugs, rounds)),
         *_invalid(cells, comparisons, slugs),

@@ -120,6 +120,21 @@ def test_unfinished_run_says_so_loudly(tmp_path):
     assert "Every verdict is advisory" in report
 
 
+def test_a_trial_that_began_and_left_no_record_is_named_with_its_log(tmp_path):
+    """A server that never came up has a log and no more: the caveats lead there; a trial not begun is no caveat."""
+    run = SyntheticRun(tmp_path / "run")
+    begun, untouched = (trial.slug for trial in run.plan[6:])
+    rendered(tmp_path / "run", skip=(begun, untouched))
+    folder = tmp_path / "run" / "trials" / begun
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "server.log").write_text("no such device\n", encoding="utf-8")
+    notes = rows(render_markdown(build_report(RunStore.open(tmp_path / "run")), ()), "Caveats and dropped pairs")
+    (note,) = [note for note in notes if note["what"] == "no record"]
+    assert note["trial"] == begun
+    assert note["log"] == f"`trials/{begun}/server.log`"
+    assert not any(untouched in note["trial"] for note in notes)
+
+
 def test_run_without_a_single_trial_reports(tmp_path):
     """A run killed before its first trial ended has a report that says nothing was measured, and no number."""
     run = SyntheticRun(tmp_path / "run")
