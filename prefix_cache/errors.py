@@ -7,7 +7,7 @@
     * UnalignedMatching     prefixes match at less than whole blocks
     * SpeculativeDecoding   rows of rejected tokens would be stored
     * ContextParallelism    no rank has every token's row
-    * KVConsumer            KV blocks arrive without a forward here
+    * KVTransfer            KV blocks may arrive without a forward here
   * StepError               a call that breaks the protocol: counts that do not sum, a handle consumed twice, ...
   * AbsentRow               a hit over a required row that was never written
   * CacheTimeout            a wait that names what it waited for
@@ -43,7 +43,7 @@ class ContextParallelism(ConfigError):
     pass
 
 
-class KVConsumer(ConfigError):
+class KVTransfer(ConfigError):
     pass
 
 

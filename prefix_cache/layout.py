@@ -8,7 +8,7 @@ from prefix_cache.errors import (
     BlockSizeMismatch,
     ContextParallelism,
     HybridLayout,
-    KVConsumer,
+    KVTransfer,
     SpeculativeDecoding,
     UnalignedMatching,
 )
@@ -25,7 +25,8 @@ class EngineLayout:
         match_tokens: granularity of prefix matches; None: whole blocks.
         speculative_tokens: draft tokens a step may compute and reject.
         decode_context_parallel: ranks that share one request's KV cache.
-        kv_consumer: whether KV blocks arrive from another engine, without a forward here.
+        kv_transfer: whether the engine has a KV connector, by which blocks may arrive without a forward here. Its role
+            does not say: some load whatever a producer finds.
     """
 
     block_size: int
@@ -34,7 +35,7 @@ class EngineLayout:
     match_tokens: int | None = None
     speculative_tokens: int = 0
     decode_context_parallel: int = 1
-    kv_consumer: bool = False
+    kv_transfer: bool = False
 
 
 def check_layout(layout: EngineLayout, block_size: int) -> None:
@@ -69,8 +70,8 @@ def check_layout(layout: EngineLayout, block_size: int) -> None:
             f"decode context parallelism is {layout.decode_context_parallel}: no rank has every token's row; "
             "set it to 1"
         )
-    if layout.kv_consumer:
-        raise KVConsumer(
-            "the stage receives KV blocks from another engine, whose rows are never computed here; "
-            "turn prefix caching off for this stage or the KV transfer off"
+    if layout.kv_transfer:
+        raise KVTransfer(
+            "the stage has a KV connector, by which blocks may arrive whose rows are never computed here; "
+            "turn prefix caching off for this stage or the KV transfer off (kv_transfer_config)"
         )

@@ -399,7 +399,7 @@ def test_slots_of_one_token_each_need_no_counts(requests: int) -> None:
         (EngineLayout(4, match_tokens=6), errors.UnalignedMatching, "turn sub-block matching off"),
         (EngineLayout(4, speculative_tokens=3), errors.SpeculativeDecoding, "turn it or prefix caching off"),
         (EngineLayout(4, decode_context_parallel=2), errors.ContextParallelism, "set it to 1"),
-        (EngineLayout(4, kv_consumer=True), errors.KVConsumer, "the KV transfer off"),
+        (EngineLayout(4, kv_transfer=True), errors.KVTransfer, "the KV transfer off"),
     ],
 )
 def test_an_engine_that_cannot_be_followed_is_refused(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from prefix_cache import ConfigError, EngineLayout
-from prefix_cache.errors import ContextParallelism, HybridLayout, KVConsumer, SpeculativeDecoding, UnalignedMatching
+from prefix_cache.errors import ContextParallelism, HybridLayout, KVTransfer, SpeculativeDecoding, UnalignedMatching
 from prefix_cache.integrations.vllm.engine import check_engine, check_version, engine_layout
 from prefix_cache.layout import check_layout
 
@@ -129,7 +129,13 @@ def test_layers_of_several_widths_in_one_group_are_followed() -> None:
         (
             {"kv_transfer_config": SimpleNamespace(is_kv_consumer=True)},
             kv_cache(FullAttentionSpec()),
-            KVConsumer,
+            KVTransfer,
+        ),
+        (
+            # Connectors may load for a producer too.
+            {"kv_transfer_config": SimpleNamespace(is_kv_consumer=False)},
+            kv_cache(FullAttentionSpec()),
+            KVTransfer,
         ),
     ],
 )

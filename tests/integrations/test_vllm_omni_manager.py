@@ -30,7 +30,7 @@ from prefix_cache.errors import (
     ConfigError,
     ContextParallelism,
     HybridLayout,
-    KVConsumer,
+    KVTransfer,
     SpeculativeDecoding,
     UnalignedMatching,
 )
@@ -343,7 +343,9 @@ def test_nothing_is_merged_for_a_request_that_nobody_reads(make: Callable[..., S
         ({"speculative": 3}, SpeculativeDecoding),
         ({"speculative": 0}, SpeculativeDecoding),
         ({"dcp": 2}, ContextParallelism),
-        ({"kv_consumer": True}, KVConsumer),
+        ({"kv_consumer": True}, KVTransfer),
+        # Connectors may load for a producer too.
+        ({"kv_consumer": False}, KVTransfer),
         ({"match": 1}, UnalignedMatching),
         ({"engine_block_size": 4}, BlockSizeMismatch),
         ({"device": "meta"}, ConfigError),
@@ -353,11 +355,6 @@ def test_an_engine_that_cannot_be_followed_is_refused(facts: dict[str, Any], err
     """By the kind of error that says what to change, before a step."""
     with pytest.raises(error):
         Stage(**facts)
-
-
-def test_an_engine_that_only_produces_kv_blocks_is_followed(make: Callable[..., Stage]) -> None:
-    """Sending blocks away changes no row here."""
-    computed_prefix(make(kv_consumer=False))
 
 
 def test_a_policy_that_is_not_the_runners_is_refused(make: Callable[..., Stage]) -> None:

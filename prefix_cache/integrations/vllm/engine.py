@@ -58,7 +58,7 @@ def engine_layout(vllm_config: Any, kv_cache_config: Any) -> EngineLayout:
     # One group may hold layers of one kind and different widths.
     layers = [layer for spec in specs for layer in getattr(spec, "kv_cache_specs", {"": spec}).values()]
     parallel = vllm_config.parallel_config
-    speculative, transfer = vllm_config.speculative_config, vllm_config.kv_transfer_config
+    speculative = vllm_config.speculative_config
     return EngineLayout(
         block_size=specs[0].block_size if specs else vllm_config.cache_config.block_size,
         kv_groups=len(specs),
@@ -66,5 +66,5 @@ def engine_layout(vllm_config: Any, kv_cache_config: Any) -> EngineLayout:
         match_tokens=kv_cache_config.cache_hit_alignment_tokens,
         speculative_tokens=0 if speculative is None else max(1, speculative.num_speculative_tokens or 0),
         decode_context_parallel=parallel.decode_context_parallel_size * parallel.prefill_context_parallel_size,
-        kv_consumer=transfer is not None and transfer.is_kv_consumer,
+        kv_transfer=vllm_config.kv_transfer_config is not None,
     )

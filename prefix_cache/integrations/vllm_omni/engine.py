@@ -86,7 +86,7 @@ def layout_of(vllm_config: Any, kv_cache_config: Any) -> EngineLayout:
     """Facts of a `VllmConfig` and a `KVCacheConfig` of vLLM 0.30."""
     specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
     cache, parallel = vllm_config.cache_config, vllm_config.parallel_config
-    speculative, transfer = vllm_config.speculative_config, vllm_config.kv_transfer_config
+    speculative = vllm_config.speculative_config
     return EngineLayout(
         block_size=cache.block_size,
         kv_groups=len(specs),
@@ -94,7 +94,7 @@ def layout_of(vllm_config: Any, kv_cache_config: Any) -> EngineLayout:
         match_tokens=cache.prefix_match_unit,
         speculative_tokens=0 if speculative is None else max(1, speculative.num_speculative_tokens or 0),
         decode_context_parallel=parallel.decode_context_parallel_size * parallel.prefill_context_parallel_size,
-        kv_consumer=transfer is not None and transfer.is_kv_consumer,
+        kv_transfer=vllm_config.kv_transfer_config is not None,
     )
 
 
