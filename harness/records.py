@@ -165,6 +165,8 @@ class CellInfo(Record):
     """Worst delay of the client's own event loop during the bench: a starved client measures itself."""
     client_lag_waiting_ms: float | None = None
     """Of that delay: how long its thread was runnable without a CPU; null where the kernel does not tell."""
+    foreign_cores: float | None = None
+    """Cores that processes other than the server and this one kept busy meanwhile, on average; null where unknown."""
     client: str | None = None
     """The load generator and its version (`vllm bench serve 0.32.0`); null: this project's own."""
     invalid: tuple[str, ...] = ()

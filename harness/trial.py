@@ -22,6 +22,7 @@ from harness.errors import (
     ServerNotReady,
     SettleTimeout,
 )
+from harness.host_cpu import HostCpu
 from harness.loads import Load, Loads
 from harness.profiling import no_profile, no_profile_caveats, profile_bench
 from harness.progress import Progress
@@ -48,6 +49,7 @@ from harness.servers.running import RunningServer
 from harness.setting import Setting, look_around
 from harness.store import RunStore
 from harness.telemetry.counters import HIT_COUNTERS, hit_counters, metrics_delta
+from harness.telemetry.cpu_watch import CpuWatch
 from harness.telemetry.gpu_watch import watch_gpus
 from harness.telemetry.growth import memory_growth
 from harness.telemetry.log_scan import scan_log
@@ -212,7 +214,9 @@ class Trial:
         started_at = utc_now()
         reasons: list[str] = []
         after: Reading | None = None
+        cpus = CpuWatch(server.root_pid)
         result = await self._watched(load, session, launch)
+        host_cpu = cpus.read()
         if isinstance(bench, Check) and isinstance(result, LoadResult) and self._pass == 1:
             self._keep_speech(bench, result)
         if result is None:
@@ -226,7 +230,7 @@ class Trial:
                 death = await _death(server)
                 reasons.append(_HUNG if server.alive else "the server process died")
                 self._facts.failure = self._named(f"{death} during bench {bench.name}", launch)
-        cell = self._cell(load, result, before, after, started_at, memory.point(), reasons, live)
+        cell = self._cell(load, result, before, after, started_at, memory.point(), reasons, live, host_cpu)
         if self._pass == 1:
             self._facts.benches.append(bench.name)
         self._facts.cells.append(cell)
@@ -287,6 +291,7 @@ class Trial:
         memory: MemoryPoint | None,
         reasons: list[str],
         live: Live,
+        host_cpu: HostCpu | None,
     ) -> CellRecord:
         bench = load.bench
         measured = measure(
@@ -331,9 +336,10 @@ class Trial:
                 memory=memory,
                 client_lag_ms=None if lag is None else lag.late_ms,
                 client_lag_waiting_ms=None if lag is None else lag.waiting_ms,
+                foreign_cores=None if host_cpu is None else host_cpu.foreign,
                 client=measured.client,
                 invalid=tuple(reasons),
-                caveats=cell_caveats(records, lag) + measured.caveats,
+                caveats=cell_caveats(records, lag, host_cpu) + measured.caveats,
             ),
         )
         self._store.write_cell(self._planned, cell, records)

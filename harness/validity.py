@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from harness._scenario_secrets import redacted
+from harness.host_cpu import HostCpu
 from harness.lag import Lag
 from harness.records import BenchSummary, CellRecord, HitRate, RequestRecord
 from harness.scenario import Validity
@@ -69,14 +70,19 @@ def cell_invalid(
     return tuple(reasons)
 
 
-def cell_caveats(requests: Iterable[RequestRecord], client_lag: Lag | None) -> tuple[str, ...]:
+def cell_caveats(
+    requests: Iterable[RequestRecord], client_lag: Lag | None, host_cpu: HostCpu | None = None
+) -> tuple[str, ...]:
     """What to know of one cell that counts all the same.
 
     Parameters:
         requests: all of its bench.
         client_lag: worst delay of the client's own event loop; None where it was not measured.
+        host_cpu: who kept the host's cores busy; None where it was not measured.
     """
     caveats = []
+    if host_cpu is not None and host_cpu.crowded:
+        caveats.append(f"the host was busy with other things: {host_cpu}")
     if client_lag is not None and client_lag.late_ms > CAVEAT_LAG_MS:
         caveats.append(f"the client's own event loop was {client_lag}")
     if any(request.status == "ok" and request.tokens_from == "tokenizer" for request in requests):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -100,6 +101,16 @@ def test_the_records_say_where_they_come_from(finished: Path) -> None:
         assert record["memory_peak"]["rss"] >= record["memory_ready"]["rss"] > 0
         assert record["first_request"] > 0
         assert len((trial.parent / "samples.csv").read_text().splitlines()) > 2
+
+
+def test_each_cell_says_what_else_the_host_did(finished: Path) -> None:
+    """Not a number that nobody measured: what the server and this process spent is taken off what the cores did."""
+    found = [cell["cell"]["foreign_cores"] for cell in cells(finished)]
+    assert found
+    # Shorter than the kernel's ticks can tell: not known.
+    known = [cores for cores in found if cores is not None]
+    assert known
+    assert all(0 <= cores <= os.cpu_count() for cores in known)
 
 
 def test_a_report_is_made_from_the_records_alone(finished: Path) -> None:
