@@ -20,7 +20,7 @@ import asyncio
 import json
 import multiprocessing
 import os
-import statistics
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -32,34 +32,24 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import numpy as np
 import psutil
-from cpu_time import CpuTime, listening
+from comparison import CLIENTS, Comparison, Reading, table
+from cpu_time import CpuTime, cores_of, listening
 from notebook import Notebook
 
 from harness.client import run_load, summarise, to_records
 from harness.client.vllm_bench import RESULTS_DIR, VllmBench, find_vllm_bench, run_vllm_bench
-from harness.records import BenchSummary
+from harness.errors import BenchError, ExitCode, HarnessFailure
+from harness.records import BenchSummary, RequestRecord
 from harness.scenario import Bench
 from harness.servers.kinds import SettleRule
-from harness.stats import geometric_interval
 from harness.telemetry.counters import HIT_COUNTERS, hit_counters, metrics_delta
 from harness.telemetry.scrape import Scrape
 from harness.telemetry.settle import settle
 from harness.workloads import Tokenizer, generate
 
-CLIENTS = ("ours", "vllm")
 STEPS = "vllm:iteration_tokens_total_count"
 _SETTLE_S = 60.0
-_COLUMNS = {
-    "request_throughput": 6,
-    "cpu_s": 6,
-    "median_ttft_ms": 7,
-    "median_e2el_ms": 7,
-    "server_cores": 12,
-    "engine_steps": 12,
-}
-"""What the table shows of a reading, and how wide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,79 +61,6 @@ class Row:
     model: str
     tokenizer: Path
     vllm: VllmBench
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What one client made of one run.
-
-    `cpu_s` is what its process spent during the load, `server_cpu_s` what the server's did: None where they are not to
-    be seen. `started_s` is an instant of `time.perf_counter()`.
-    """
-
-    client: str
-    request_throughput: float
-    duration_s: float
-    median_ttft_ms: float
-    median_e2el_ms: float
-    completed: int
-    input_tokens: int
-    output_tokens: int
-    texts: tuple[str, ...]
-    started_s: float
-    cpu_s: float | None
-    server_cpu_s: float | None = None
-    engine_steps: float = 0.0
-    hits: float = 0.0
-    queries: float = 0.0
-
-    @property
-    def server_cores(self) -> float | None:
-        """Cores that the server kept busy, on average."""
-        return None if self.server_cpu_s is None else self.server_cpu_s / self.duration_s
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """All of it. Medians are over the runs of one client."""
-
-    prompts: int
-    same_prompts: int
-    readings: tuple[Reading, ...]
-
-    def of(self, client: str) -> list[Reading]:
-        return [reading for reading in self.readings if reading.client == client]
-
-    def median(self, client: str, name: str) -> float | None:
-        """None where one of its runs lacks the figure."""
-        values = [getattr(reading, name) for reading in self.of(client)]
-        return None if None in values else statistics.median(values)
-
-    @property
-    def ratio(self) -> float:
-        """Our median request throughput over theirs."""
-        ours, theirs = (self.median(client, "request_throughput") for client in CLIENTS)
-        assert ours is not None
-        assert theirs is not None
-        return ours / theirs
-
-    @property
-    def by_turn(self) -> list[float]:
-        """Ours over theirs, turn by turn: what drifts over minutes cancels."""
-        return [
-            ours.request_throughput / theirs.request_throughput
-            for ours, theirs in zip(self.of("ours"), self.of("vllm"), strict=True)
-        ]
-
-    @property
-    def counts(self) -> set[tuple[int, int, int]]:
-        """Requests completed, tokens in, tokens out: one entry where every run of both agrees."""
-        return {(reading.completed, reading.input_tokens, reading.output_tokens) for reading in self.readings}
-
-    @property
-    def hit_deltas(self) -> set[tuple[float, float]]:
-        """Tokens hit and looked up: one entry where every run of both agrees."""
-        return {(reading.hits, reading.queries) for reading in self.readings}
 
 
 def drive_ours(row: Row) -> Reading:
@@ -161,7 +78,7 @@ def drive_ours(row: Row) -> Reading:
         model=row.model,
         tokenizer=str(row.tokenizer),
     )
-    return _reading("ours", summary, [record.text for record in records], result.started_ns / 1e9, cpu)
+    return _reading("ours", summary, records, result.started_ns / 1e9, cpu)
 
 
 def drive_vllm(row: Row) -> Reading:
@@ -181,14 +98,21 @@ def drive_vllm(row: Row) -> Reading:
             )
         )
         if load.failure is not None:
-            raise SystemExit(load.failure)
+            raise HarnessFailure(load.failure)
         written = json.loads((Path(folder) / RESULTS_DIR / f"{row.bench.name}.json").read_text(encoding="utf-8"))
     # Its instants are those of the monotonic clock that this process reads too.
     start = min(written["start_times"])
-    return _reading("vllm", load.summary, [record.text for record in load.records], start, cpu)
+    return _reading("vllm", load.summary, load.records, start, cpu)
 
 
-def _reading(client: str, summary: BenchSummary, texts: Sequence[str], started_s: float, cpu: CpuTime) -> Reading:
+def _reading(
+    client: str, summary: BenchSummary, records: Sequence[RequestRecord], started_s: float, cpu: CpuTime
+) -> Reading:
+    failed = [record for record in records if record.status != "ok"]
+    if failed:
+        raise HarnessFailure(
+            f"{client}: {len(failed)} of {len(records)} requests failed, the first with: {failed[0].error}"
+        )
     assert summary.median_ttft_ms is not None
     assert summary.median_e2el_ms is not None
     return Reading(
@@ -200,7 +124,7 @@ def _reading(client: str, summary: BenchSummary, texts: Sequence[str], started_s
         summary.completed,
         summary.total_input_tokens,
         summary.total_output_tokens,
-        tuple(texts),
+        tuple(record.text for record in records),
         started_s,
         cpu.between(started_s, started_s + summary.duration),
     )
@@ -241,11 +165,16 @@ def _wish(body: dict[str, Any]) -> str:
 
 
 async def _at_rest(url: str, *, reset: bool = False) -> Scrape:
+    rule = SettleRule(publish_delay_s=0.2)
     async with aiohttp.ClientSession() as session:
         if reset:
+            # Blocks that are still held would not be given up.
+            await settle(session, url, rule, _SETTLE_S)
             async with session.post(f"{url}/reset_prefix_cache") as response:
-                await response.read()
-        return await settle(session, url, SettleRule(publish_delay_s=0.2), _SETTLE_S)
+                said = await response.text()
+                if response.status != 200 or '"success":false' in said.replace(" ", ""):
+                    raise HarnessFailure(f"{url} did not empty its prefix cache: HTTP {response.status} {said}")
+        return await settle(session, url, rule, _SETTLE_S)
 
 
 async def _can_reset(url: str) -> bool:
@@ -289,42 +218,6 @@ def compare(row: Row, repeats: int) -> Comparison:
     return Comparison(len(asked["ours"]), same, tuple(readings))
 
 
-def table(found: Comparison) -> str:
-    """The comparison for a person."""
-    lines = ["client  req/s   CPU s   TTFT ms  E2EL ms  server cores  engine steps  (req/s of each run)"]
-    for client in CLIENTS:
-        cells = [
-            f"{'-' if value is None else format(value, '.2f'):<{width}}"
-            for name, width in _COLUMNS.items()
-            for value in [found.median(client, name)]
-        ]
-        runs = ", ".join(f"{reading.request_throughput:.2f}" for reading in found.of(client))
-        lines.append(f"{client:<6}  {'  '.join(cells)}  ({runs})")
-    lines += [
-        f"ratio of the medians, ours / vllm: {found.ratio - 1:+.2%}",
-        f"turn by turn: {_spread(found.by_turn)}",
-        f"same prompts: {found.same_prompts} of {found.prompts}",
-        f"completed, tokens in, tokens out: {_agreed(found.counts)}",
-        f"tokens hit, tokens looked up: {_agreed(found.hit_deltas)}",
-        f"same answers: {'yes' if len({reading.texts for reading in found.readings}) == 1 else 'no'}",
-    ]
-    return "\n".join(lines)
-
-
-def _spread(ratios: Sequence[float]) -> str:
-    median = f"median {statistics.median(ratios) - 1:+.1%}"
-    if len(ratios) < 2:
-        return median
-    low, centre, high = (float(bound) - 1 for bound in geometric_interval(np.array(ratios)))
-    return f"geometric mean {centre:+.1%}, 95 % interval {low:+.1%} .. {high:+.1%}, {median}"
-
-
-def _agreed(found: set[Any]) -> str:
-    return (
-        ", ".join(f"{value:g}" for value in next(iter(found))) if len(found) == 1 else f"runs differ: {sorted(found)}"
-    )
-
-
 def _cpus(text: str) -> set[int]:
     here = os.sched_getaffinity(0)
     try:
@@ -342,16 +235,37 @@ def _listed(cpus: set[int]) -> str:
 
 def _where(url: str) -> str:
     """Which cores the clients and the server may use."""
-    server = {cpu for process in listening(url) for cpu in process.cpu_affinity()}
+    server = cores_of(listening(url))
     ours = os.sched_getaffinity(0)
     shared = "cores of their own" if ours.isdisjoint(server) else "they share cores"
     return f"clients on cores {_listed(ours)}, server " + (f"on {_listed(server)}: {shared}" if server else "not seen")
 
 
+def _program(text: str) -> str:
+    found = shutil.which(text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text}: no program; allowed: an interpreter that has vLLM")
+    # Not resolved: a virtual environment's interpreter is known by the link it was called through.
+    return str(Path(found).absolute())
+
+
 def main() -> None:
+    """Exit status 2 for what was asked for wrongly, else that of what failed."""
+    try:
+        _main()
+    except BenchError as error:
+        print(f"{Path(__file__).name}: {error}", file=sys.stderr)
+        raise SystemExit(error.exit_code) from None
+    except aiohttp.ClientError as error:
+        print(f"{Path(__file__).name}: no server answers: {error}", file=sys.stderr)
+        raise SystemExit(ExitCode.FAILURE) from None
+
+
+def _main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("url", "model", "tokenizer", "python"):
+    for name in ("url", "model", "tokenizer"):
         parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--python", required=True, type=_program, help="an interpreter that has vLLM")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--cpus", type=_cpus, metavar="LIST", help="cores for both clients, such as 1 or 2,3")
     parser.add_argument("--json", type=Path, help="write every reading here")
@@ -369,6 +283,7 @@ def main() -> None:
     vllm = find_vllm_bench(asked.python, "external")
     row = Row(bench, asked.url.rstrip("/"), asked.model, Path(asked.tokenizer).absolute(), vllm)
     print(f"{vllm.name(omni=False)}; {bench.prompts} prompts at concurrency {bench.concurrency}; {_where(row.url)}")
+    asyncio.run(_at_rest(row.url))
     found = compare(row, asked.repeats)
     print(table(found))
     if asked.json is not None:

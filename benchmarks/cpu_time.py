@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
-from collections.abc import Callable, Sequence
-from urllib.parse import urlsplit
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 
 import numpy as np
 import psutil
 
-_HERE = ("127.0.0.1", "localhost", "::1")
+from harness.errors import HarnessFailure
+from harness.servers.external import listener
+from harness.servers.titles import engine_worker
+
 _SAMPLE_S = 0.02
 
 
@@ -55,16 +59,28 @@ class CpuTime:
 
 
 def listening(url: str) -> list[psutil.Process]:
-    """The process of this machine that serves a URL with all below it; empty when it is not to be seen."""
-    address = urlsplit(url)
-    if address.hostname not in _HERE:
+    """The vLLM server of this machine at a URL: its front end and all below it.
+
+    Empty where nobody here listens, or it is something else, such as a forwarded port: vLLM's engines are known by
+    the titles they give themselves.
+    """
+    pid = listener(url)
+    try:
+        if pid is None:
+            return []
+        engine_worker(pid, "VLLM::")
+        root = psutil.Process(pid)
+        return [root, *root.children(recursive=True)]
+    except (HarnessFailure, psutil.Error):
         return []
-    pids = {
-        found.pid
-        for found in psutil.net_connections("tcp")
-        if found.status == psutil.CONN_LISTEN and found.pid is not None and tuple(found.laddr)[1:] == (address.port,)
-    }
-    if len(pids) != 1:
-        return []
-    root = psutil.Process(pids.pop())
-    return [root, *root.children(recursive=True)]
+
+
+def cores_of(processes: Iterable[psutil.Process]) -> set[int]:
+    """The cores that any of their threads may use; a thread may have others than its process began with."""
+    found: set[int] = set()
+    for process in processes:
+        with suppress(psutil.Error):
+            for thread in process.threads():
+                with suppress(OSError):
+                    found |= os.sched_getaffinity(thread.id)
+    return found
