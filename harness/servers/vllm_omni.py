@@ -57,6 +57,14 @@ class VllmOmni:
             raise UsageError(
                 f"{where}.env: found {SELECTS}; allowed: any other variable (it is the arm's prefix_cache)"
             )
+        for stage in deploy.stages:
+            switch = stage.settings.get("enable_prefix_caching")
+            # vLLM-Omni reads some words as it likes; which, nobody who compares arms should have to know.
+            if switch is not None and not isinstance(switch, bool):
+                raise UsageError(
+                    f"{where}.deploy: stage {stage.stage_id}: enable_prefix_caching: found {switch!r}; allowed: true "
+                    "or false, without quotes"
+                )
         if arm.prefix_cache != "bundled":
             return
         if deploy.expects_caching is False:

@@ -57,6 +57,7 @@ def test_the_command_names_the_overlay_and_the_environment_the_cache(tmp_path: P
         ({"prefix_cache": "bundled", "deploy": {"model_runner": "v2"}}, r"arms\.on: found model_runner v2"),
         ({"prefix_cache": "bundled", "env": {"VLLM_PLUGINS": "other"}}, r"found VLLM_PLUGINS='other', which leaves"),
         (stage0(block_size="x"), r"block size: found 'x'"),
+        (stage0(enable_prefix_caching="false"), r"stage 0: enable_prefix_caching: found 'false'; allowed"),
         ({"env": {"A": "${NO_SUCH_VARIABLE}"}}, r"which is not set"),
     ],
 )
