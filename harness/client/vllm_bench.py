@@ -212,7 +212,7 @@ async def run_vllm_bench(
     started_at, started = datetime.now(UTC), time.monotonic()
     try:
         await _serve((*client.words(omni), *words), folder, log_path, time_limit(bench, timeout_s))
-        result = VllmBenchResult.read(result_path)
+        result = VllmBenchResult.read(result_path, omni=omni, speech="audio" in bench.modalities)
         records = records_of(result, bench=bench, prompts=prompts)
         summary = summary_of(result, records, bench=bench, started_at=started_at, model=model, tokenizer=str(tokenizer))
         return VllmBenchLoad(client.name(omni), records, summary, None, (_caveat(bench),))

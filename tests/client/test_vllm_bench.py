@@ -1,7 +1,6 @@
-"""`client: vllm-bench`: its command line, its result as our records, and a run from start to end.
+"""`client: vllm-bench`: its command line, and a run from start to end.
 
-The results are golden files of the real command (tests/golden/vllm_bench); the runs are of a simulated one
-(tests/client/fake_vllm), which the tests' own interpreter finds as its `vllm`.
+The runs are of a simulated command (tests/client/fake_vllm), which the tests' own interpreter finds as its `vllm`.
 """
 
 from __future__ import annotations
@@ -12,26 +11,19 @@ import os
 import re
 import subprocess
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 import pytest
 from client_bench import make_bench, make_prompts
 
-from harness.client.summary import summarise
 from harness.client.vllm_bench import VllmBench, check_vllm_bench, find_vllm_bench, run_vllm_bench
-from harness.client.vllm_bench_result import VllmBenchResult, records_of, summary_of
 from harness.client.vllm_bench_words import needs_omni, serve_words, time_limit
-from harness.errors import HarnessFailure, MissingDependency, UsageError
+from harness.errors import MissingDependency, UsageError
 from harness.scenario import Bench
-from harness.workloads.prompt import Prompt
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "vllm_bench"
 FAKE = Path(__file__).parent / "fake_vllm"
-FAMILIES = ("ttft", "tpot", "itl", "e2el")
 
 
 def words_of(bench: Bench, *, omni: bool = False) -> str:
@@ -45,25 +37,6 @@ def words_of(bench: Bench, *, omni: bool = False) -> str:
         timeout_s=600.0,
     )
     return " ".join(words)
-
-
-def golden(name: str) -> tuple[dict[str, Any], VllmBenchResult]:
-    path = GOLDEN / f"{name}.json"
-    return json.loads(path.read_text(encoding="utf-8")), VllmBenchResult.read(path)
-
-
-def bench_of(data: dict[str, Any], **changes: Any) -> tuple[Bench, list[Prompt]]:
-    """A bench as large as a golden file, whose prompts ask for what the file's requests got."""
-    prompts = [Prompt("p", 5, tokens or 4) for tokens in data["output_lens"]]
-    return make_bench(prompts=len(prompts), **changes), prompts
-
-
-def changed(tmp_path: Path, **changes: Any) -> Path:
-    """The golden chat result with some keys replaced; None removes one."""
-    data = {**golden("chat")[0], **changes}
-    path = tmp_path / "changed.json"
-    path.write_text(json.dumps({key: value for key, value in data.items() if key not in changes or value is not None}))
-    return path
 
 
 def test_a_row_is_the_command_of_the_published_tables() -> None:
@@ -138,121 +111,6 @@ def test_the_bound_on_the_command_grows_with_its_load() -> None:
     closed = time_limit(make_bench(prompts=10, concurrency=4), 60.0)
     opened = time_limit(make_bench(prompts=10, request_rate=2.0), 60.0)
     assert (closed - 3 * 60.0, opened - 5.0 - 60.0) == (600.0, 600.0)
-
-
-def test_every_request_of_the_file_is_a_record() -> None:
-    """Times from the first send; what the file does not say is absent."""
-    data, result = golden("chat")
-    bench, prompts = bench_of(data)
-    records = records_of(result, bench=bench, prompts=prompts)
-    assert [record.index for record in records] == list(range(16))
-    for index, record in enumerate(records):
-        assert (record.status, record.error) == ("ok", None)
-        assert record.sent == data["start_times"][index] - min(data["start_times"])
-        assert record.queued == data["queue_times"][index]
-        assert (record.ttft, record.latency) == (data["ttfts"][index], data["latencies"][index])
-        assert list(record.itl) == data["itls"][index]
-        assert (record.prompt_tokens, record.output_tokens) == (data["input_lens"][index], data["output_lens"][index])
-        assert record.text == data["generated_texts"][index]
-        assert (record.http_status, record.finish_reason, record.cached_tokens, record.tokens_from) == (None,) * 4
-
-
-@pytest.mark.parametrize("name", ["chat", "completions", "refused"])
-def test_our_definitions_give_its_numbers(name: str) -> None:
-    """`harness.client.summarise` over the records is what `vllm bench serve` itself wrote in the file."""
-    data, result = golden(name)
-    bench, prompts = bench_of(data)
-    records = records_of(result, bench=bench, prompts=prompts)
-    ours = summarise(
-        records, bench=bench, duration_s=data["duration"], started_at=datetime.now(UTC), model="m", tokenizer="t"
-    ).model_dump()
-    keys = ["completed", "failed", "total_input_tokens", "total_output_tokens", "request_throughput"]
-    keys += ["output_throughput", "total_token_throughput"]
-    keys += [f"{statistic}_{family}_ms" for statistic in ("mean", "median", "std") for family in FAMILIES]
-    assert {key: ours[key] for key in keys} == pytest.approx({key: data[key] for key in keys})
-
-
-@pytest.mark.parametrize("name", ["chat", "completions", "refused"])
-def test_the_summary_has_its_statistics_and_withholds_percentiles_of_few(name: str) -> None:
-    data, result = golden(name)
-    bench, prompts = bench_of(data)
-    records = records_of(result, bench=bench, prompts=prompts)
-    summary = summary_of(
-        result, records, bench=bench, started_at=datetime.now(UTC), model="m", tokenizer="t"
-    ).model_dump()
-    gaps = sum(len(gap) for gap in data["itls"])
-    for family in FAMILIES:
-        samples = gaps if family == "itl" else data["completed"]
-        for statistic, needed in (("mean", 1), ("median", 1), ("std", 1), ("p90", 10), ("p99", 100)):
-            key = f"{statistic}_{family}_ms"
-            assert summary[key] == (data[key] if samples >= needed else None), key
-    assert summary["backend"] == data["backend"]
-    assert summary["total_audio_duration_s"] is None
-
-
-def test_a_failed_request_keeps_its_error_and_has_no_times() -> None:
-    """Zeros of the file are times that nobody measured."""
-    data, result = golden("refused")
-    bench, prompts = bench_of(data)
-    records = records_of(result, bench=bench, prompts=prompts)
-    failed = [record for record in records if record.status == "failed"]
-    assert len(failed) == data["failed"] == 3
-    for record in failed:
-        assert (record.error, record.ttft, record.latency, record.itl) == ("Bad Request", None, None, ())
-
-
-def test_speech_is_told_by_the_summary_alone() -> None:
-    """vLLM-Omni's client times no single request to its last sound, and says of speech what it adds up to."""
-    data, result = golden("speech")
-    bench, prompts = bench_of(data, modalities=("text", "audio"))
-    records = records_of(result, bench=bench, prompts=prompts)
-    summary = summary_of(result, records, bench=bench, started_at=datetime.now(UTC), model="m", tokenizer="t")
-    for record in records:
-        assert (record.status, record.latency, record.queued) == ("ok", None, None)
-        assert (record.audio_seconds, record.audio_rtf, record.ttfp, record.audio_sha256) == (None,) * 4
-    assert summary.total_audio_duration_s == data["total_audio_duration_s"] > 0
-    assert summary.median_audio_ttfp_ms == data["median_audio_ttfp_ms"]
-    assert summary.mean_audio_rtf == data["mean_audio_rtf"]
-    assert summary.median_e2el_ms == data["median_e2el_ms"]
-    assert summary.median_tpot_ms == pytest.approx(1e3 * np.median([np.mean(gaps) for gaps in data["itls"]]))
-
-
-def test_an_answer_cut_short_is_failed_here() -> None:
-    """It is completed to `vllm bench serve`, and would make a cell look fast; our own client fails it too."""
-    data, result = golden("chat")
-    bench, prompts = bench_of(data)
-    prompts[3] = Prompt("p", 5, prompts[3].output_len + 1)
-    records = records_of(result, bench=bench, prompts=prompts)
-    assert [record.index for record in records if record.status == "failed"] == [3]
-    assert (
-        records[3].error
-        == f"partial output: {data['output_lens'][3]} of {prompts[3].output_len} tokens, with ignore_eos"
-    )
-    summary = summary_of(result, records, bench=bench, started_at=datetime.now(UTC), model="m", tokenizer="t")
-    assert (summary.completed, summary.failed) == (15, 1)
-    assert summary.request_throughput == pytest.approx(15 / data["duration"])
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"errors": None}, "errors: Field required"),
-        ({"ttfts": [0.1]}, "ttfts has 1 entries for 16 prompts"),
-        ({"completed": 15}, "15 completed and 0 failed, yet 0 errors"),
-        ({"total_output_tokens": 1}, "1 output tokens in all"),
-        ({"duration": 0.0}, "a duration of 0.0 s"),
-        ({"itls": "fast"}, "itls: Input should be a valid"),
-    ],
-)
-def test_a_result_that_is_not_understood_is_one_message(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(HarnessFailure, match=message):
-        VllmBenchResult.read(changed(tmp_path, **changes))
-
-
-def test_a_result_of_other_prompts_is_refused() -> None:
-    bench, prompts = bench_of(golden("chat")[0])
-    with pytest.raises(HarnessFailure, match="sent 16 prompts; the bench has 15"):
-        records_of(golden("chat")[1], bench=bench, prompts=prompts[:-1])
 
 
 @pytest.fixture

@@ -14,7 +14,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+
+import numpy as np
 
 from harness.client import run_load, to_records
 from harness.client.requests import RequestRecord
@@ -65,20 +68,40 @@ def _result(args: argparse.Namespace) -> dict[str, object]:
     records = to_records(load, bench=bench, prompts=prompts)
     good = [record for record in records if record.status == "ok"]
     outputs = [record.output_tokens or 0 if record.status == "ok" else 0 for record in records]
+    asked, answered = sum(record.prompt_tokens or 0 for record in good), sum(outputs)
+    times = {
+        "ttft": [_zero(record, "ttft") for record in good],
+        "tpot": [
+            (_zero(record, "latency") - _zero(record, "ttft")) / (count - 1)
+            for record in good
+            if (count := record.output_tokens or 0) > 1
+        ],
+        "itl": [gap for record in good for gap in record.itl],
+        "e2el": [_zero(record, "latency") for record in good],
+    }
     return {
         "date": "20260101-000000", "backend": args.backend, "endpoint_type": args.backend, "label": None,
         "model_id": args.model, "tokenizer_id": args.tokenizer, "num_prompts": args.num_prompts,
         "request_rate": "inf", "burstiness": 1.0, "max_concurrency": args.max_concurrency,
         "duration": load.duration_s, "completed": len(good), "failed": len(records) - len(good),
-        "total_input_tokens": sum(record.prompt_tokens or 0 for record in good), "total_output_tokens": sum(outputs),
+        "total_input_tokens": asked, "total_output_tokens": answered,
+        "request_throughput": len(good) / load.duration_s, "output_throughput": answered / load.duration_s,
+        "total_token_throughput": (asked + answered) / load.duration_s,
         "input_lens": [record.prompt_tokens or 0 for record in records], "output_lens": outputs,
         "ttfts": [_zero(record, "ttft") for record in records], "itls": [list(record.itl) for record in records],
         "latencies": [_zero(record, "latency") for record in records],
         "start_times": [record.sent + 1000.0 for record in records],
         "queue_times": [record.queued for record in records],
         "generated_texts": [record.text for record in records], "errors": [record.error or "" for record in records],
-        "mean_ttft_ms": 12.5, "median_ttft_ms": 12.0,
-    }  # fmt: skip
+    } | {key: value for family, sample in times.items() for key, value in _statistics(family, sample)}  # fmt: skip
+
+
+def _statistics(family: str, sample: list[float]) -> Iterator[tuple[str, float]]:
+    """In milliseconds; 0 without a sample, as in the real one."""
+    for name, of in {"mean": np.mean, "median": np.median, "std": np.std}.items():
+        yield f"{name}_{family}_ms", float(of(sample or 0)) * 1e3
+    for percent in (90, 99):
+        yield f"p{percent}_{family}_ms", float(np.percentile(sample or 0, percent)) * 1e3
 
 
 def _zero(record: RequestRecord, name: str) -> float:
