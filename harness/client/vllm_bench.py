@@ -233,13 +233,22 @@ async def run_vllm_bench(
     return VllmBenchLoad(client.name(omni), records, summary, failure, ())
 
 
+def without_proxies(env: Mapping[str, str]) -> dict[str, str]:
+    """An environment without its proxies, so that the server is reached directly, as by our own client.
+
+    `vllm bench serve` goes by them (aiohttp's `trust_env`) and would measure the proxy. Those are all the variables
+    that `urllib.request.getproxies_environment` reads, in either case; `no_proxy` is among them and then says nothing.
+    """
+    return {name: value for name, value in env.items() if not name.lower().endswith("_proxy")}
+
+
 async def _serve(argv: Sequence[str], folder: Path, log_path: Path, limit_s: float) -> None:
     """Run the command to its good end.
 
     Raises:
         HarnessFailure: it did not end, or not well.
     """
-    status = await run_child(argv, env=os.environ, cwd=folder, log_path=log_path, timeout_s=limit_s)
+    status = await run_child(argv, env=without_proxies(os.environ), cwd=folder, log_path=log_path, timeout_s=limit_s)
     if status is None:
         raise HarnessFailure(f"vllm bench serve did not end within {limit_s:.0f} s; its log: {log_path}")
     if status != 0:

@@ -17,12 +17,14 @@ from typing import Any
 import psutil
 import pytest
 from client_bench import make_bench, make_prompts
+from scripted_server import answer_at_once, serve
 
-from harness.client.vllm_bench import VllmBench, check_vllm_bench, find_vllm_bench, run_vllm_bench
+from harness.client.vllm_bench import VllmBench, check_vllm_bench, find_vllm_bench, run_vllm_bench, without_proxies
 from harness.client.vllm_bench_words import needs_omni, serve_words, time_limit
 from harness.errors import MissingDependency, UsageError
 from harness.scenario import Bench
 
+ASSETS = Path(__file__).parents[2] / "harness" / "tiny_omni" / "assets"
 FAKE = Path(__file__).parent / "fake_vllm"
 
 
@@ -180,6 +182,36 @@ async def test_a_command_that_fails_fails_every_request_with_the_reason(
     assert [record.error for record in load.records] == [load.failure] * 3
     assert (load.summary.completed, load.summary.failed, load.summary.request_throughput) == (0, 3, 0.0)
     assert "simulated vllm bench serve" in (tmp_path / "b.vllm-bench.log").read_text()
+
+
+@pytest.mark.parametrize("name", ["http_proxy", "HTTP_PROXY"])
+async def test_the_server_is_reached_directly_whatever_proxies_the_environment_has(
+    fake: VllmBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The command goes by them, our own client does not: between the two, the proxy would be measured."""
+    async with serve(answer_at_once) as proxy, serve(answer_at_once) as server:
+        monkeypatch.setenv(name, proxy.url)
+        load = await run_vllm_bench(
+            fake,
+            make_bench(client="vllm-bench", prompts=2),
+            make_prompts(2),
+            base_url=server.url,
+            model="m",
+            tokenizer=ASSETS,
+            folder=tmp_path,
+            timeout_s=30.0,
+        )
+    assert load.failure is None
+    assert [record.status for record in load.records] == ["ok", "ok"]
+    assert (len(server.bodies), len(proxy.bodies)) == (2, 0)
+
+
+def test_only_the_proxies_are_kept_from_the_command() -> None:
+    """All those that Python goes by; the rest of the environment, as what makes Hugging Face offline, is its own."""
+    names = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+    proxies = {spelt: "http://proxy:3128" for name in names for spelt in (name, name.upper())}
+    others = {"HF_HUB_OFFLINE": "1", "PATH": "/bin", "OPENAI_API_KEY": "k", "PROXY_NAME": "p"}
+    assert without_proxies(proxies | others) == others
 
 
 async def test_cancelling_ends_the_command_and_all_it_started(

@@ -1,4 +1,5 @@
-"""SIMULATED `vllm bench serve`: its command line and its result file around this project's own load generator.
+"""SIMULATED `vllm bench serve`: its command line and its result file around this project's own load generator, which
+goes by the proxies of the environment here, as the real one does.
 
 What the environment variable FAKE_VLLM_BENCH says it does instead: `exit`: fail as the real one does; `hang`: start a
 child and never end, deaf to SIGTERM; `nothing`: end well without a result; `garbage`: with half a result.
@@ -16,13 +17,18 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
+import aiohttp
 import numpy as np
 
 from harness.client import run_load, to_records
 from harness.client.requests import RequestRecord
 from harness.scenario import Bench
 from harness.workloads import Tokenizer, generate
+
+_Session = aiohttp.ClientSession
 
 
 def add_cli_args(parser: argparse.ArgumentParser) -> None:
@@ -64,7 +70,8 @@ def _result(args: argparse.Namespace) -> dict[str, object]:
         modalities=tuple(args.extra_body.pop("modalities")), extra_body=args.extra_body, ignore_eos=args.ignore_eos,
     )  # fmt: skip
     prompts = generate(bench, Tokenizer(args.tokenizer))
-    load = asyncio.run(run_load(bench, prompts, base_url=args.base_url, model=args.model))
+    with patch("aiohttp.ClientSession", _trusting):
+        load = asyncio.run(run_load(bench, prompts, base_url=args.base_url, model=args.model))
     records = to_records(load, bench=bench, prompts=prompts)
     good = [record for record in records if record.status == "ok"]
     outputs = [record.output_tokens or 0 if record.status == "ok" else 0 for record in records]
@@ -102,6 +109,10 @@ def _statistics(family: str, sample: list[float]) -> Iterator[tuple[str, float]]
         yield f"{name}_{family}_ms", float(of(sample or 0)) * 1e3
     for percent in (90, 99):
         yield f"p{percent}_{family}_ms", float(np.percentile(sample or 0, percent)) * 1e3
+
+
+def _trusting(**settings: Any) -> aiohttp.ClientSession:
+    return _Session(**{**settings, "trust_env": True})
 
 
 def _zero(record: RequestRecord, name: str) -> float:
