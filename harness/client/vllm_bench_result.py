@@ -72,7 +72,7 @@ class VllmBenchResult(BaseModel):
     generated_texts: tuple[str, ...]
     errors: tuple[str, ...]
     latencies: tuple[NonNegativeFloat, ...] | None = None
-    queue_times: tuple[NonNegativeFloat, ...] | None = None
+    queue_times: tuple[float, ...] | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -160,6 +160,9 @@ class VllmBenchResult(BaseModel):
                 raise ValueError(f"ttfts: {index}: found {ttft}, expected more than 0 s of a completed request")
             if latency < ttft:
                 raise ValueError(f"latencies: {index}: found {latency}, expected at least its ttft, {ttft} s")
+            # Of one that failed before it was sent, the difference to its arrival is none.
+            if (queued := (self.queue_times or ())[index]) < 0:
+                raise ValueError(f"queue_times: {index}: found {queued}, expected at least 0 s of a completed request")
 
     def _check_statistics(self, omni: bool) -> None:
         """Every statistic that has a sample other than 0 is there, and is that of the lists.
@@ -261,7 +264,7 @@ def _record(result: VllmBenchResult, index: int, first: float, bench: Bench, pro
         status="ok" if error is None else "failed",
         error=error,
         sent=result.start_times[index] - first,
-        queued=None if result.queue_times is None else result.queue_times[index],
+        queued=None if result.queue_times is None else max(0.0, result.queue_times[index]),
         ttft=ttft,
         latency=latency,
         itl=itl,

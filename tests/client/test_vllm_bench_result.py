@@ -210,7 +210,7 @@ def test_a_statistic_is_that_of_the_completed_requests(tmp_path: Path, name: str
         ({"ttfts": [-1.0] * 8}, "ttfts: 0: Input should be greater than or equal to 0, found -1.0"),
         ({"itls": [[0.1], [-0.1], *[[0.1]] * 6]}, "itls: 1: 0: Input should be .* equal to 0, found -0.1"),
         ({"latencies": [3.0, -3.0, *[3.0] * 6]}, "latencies: 1: Input should be .* equal to 0, found -3.0"),
-        ({"queue_times": [-0.1] * 8}, "queue_times: 0: Input should be .* equal to 0, found -0.1"),
+        ({"queue_times": [-0.1] * 8}, "queue_times: 0: found -0.1, expected at least 0 s"),
         ({"ttfts": [0.0] * 8}, "ttfts: 0: found 0.0, expected more than 0 s of a completed request"),
         ({"ttfts": [0.5, None, *[0.5] * 6]}, "ttfts: 1: found None, expected more than 0 s of a completed request"),
         ({"latencies": [0.0] * 8}, "latencies: 0: found 0.0, expected at least its ttft, 0.87494"),
