@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
-from harness.records import SourceTree, TrialRecord
+from harness.records import Manifest, SourceTree, TrialRecord
 from harness.report.model import Report
+from harness.scenario import Arm, Scenario, Server
 
 _NARROWING = ("--only", "--rounds", "--arms")
 _WITH_VALUE = (*_NARROWING, "--out", "--resume")
@@ -17,13 +19,11 @@ _SHOWN = ("CUDA_VISIBLE_DEVICES", "PYTHONUNBUFFERED")
 def reproduce(report: Report) -> str:
     """The section; commands are to be run at the root of a checkout."""
     manifest = report.manifest
-    copy = ("bench", "run", f"results/{manifest.run}/scenario.yaml", *narrowing(manifest.command))
     blocks = [
         *(line for tree in manifest.sources for line in _checkout(tree)),
         "# the whole run",
         shlex.join(manifest.command),
-        "# the same, from the copy of the scenario kept in the run's folder",
-        shlex.join(copy),
+        *_from_copy(manifest, report.scenario),
         "# this report, from the records",
         shlex.join(("bench", "report", f"results/{manifest.run}")),
     ]
@@ -44,6 +44,46 @@ def reproduce(report: Report) -> str:
             "A version of this project that knows other keys gives the same file another one.",
         )
     )
+
+
+def _from_copy(manifest: Manifest, scenario: Scenario) -> Iterator[str]:
+    """The run again from its own copy of the scenario, which works only where the copy's relative paths lead on."""
+    kept, again = f"results/{manifest.run}/scenario.yaml", narrowing(manifest.command)
+    what = "# the same, from the copy of the scenario kept in the run's folder"
+    if _names_no_place(scenario):
+        yield from (what, shlex.join(("bench", "run", kept, *again)))
+        return
+    # Under a name of its own: what stands in the original's place may have been changed since, and is kept.
+    beside = str(_folder(manifest) / f"{manifest.run}.yaml")
+    yield f"{what}: beside the original, where its relative paths start"
+    yield shlex.join(("cp", kept, beside))
+    yield shlex.join(("bench", "run", beside, *again))
+
+
+def _names_no_place(scenario: Scenario) -> bool:
+    """Whether a scenario means the same in every folder.
+
+    The records hold paths resolved, so one that was absolute in the file counts as a place too.
+    """
+    given: list[str | None] = [scenario.tokenizer, scenario.server.model_path]
+    configurations: tuple[Server | Arm, ...] = (scenario.server, *scenario.arms.values())
+    for settings in configurations:
+        given += [settings.source, (settings.deploy or {}).get("base_config")]
+        given += [settings.python if "/" in (settings.python or "") else None]
+    given += [load.path for load in scenario.loads]
+    models = [scorer.model for check in scenario.checks for scorer in (check.wer, check.sim) if scorer is not None]
+    given += [model for model in models if "/" in (model or "")]
+    # Every other kind's model may be a folder beside the file, where its tokenizer is looked for.
+    return scenario.server.kind == "tiny-omni" and not any(given)
+
+
+def _folder(manifest: Manifest) -> Path:
+    """Where the scenario stood, as its command called it."""
+    file = Path(manifest.scenario_file)
+    for word in map(Path, manifest.command):
+        if word.name and file.parts[-len(word.parts) :] == word.parts:
+            return word.parent
+    return file.parent
 
 
 def narrowing(command: Sequence[str]) -> tuple[str, ...]:

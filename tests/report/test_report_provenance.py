@@ -2,10 +2,12 @@
 
 import hashlib
 import json
+import shlex
+import subprocess
 
 import pytest
 from report_tables import rendered, rows, section
-from synthetic_run import SyntheticRun
+from synthetic_run import SCENARIO, SyntheticRun
 
 from harness.errors import RecordError
 from harness.report import build_report, render_markdown
@@ -14,6 +16,7 @@ from harness.scenario import load_scenario
 from harness.store import RunStore
 
 NOTES = "Caveats and dropped pairs"
+SLUGS = tuple(f"r{one:02d}-{two}-cache_{arm}" for one in range(1, 5) for two in (1, 2) for arm in ("off", "on"))
 
 
 def commands(report):
@@ -62,6 +65,60 @@ def test_a_narrowed_run_is_reproduced_narrowed(tmp_path):
     lines = commands(rendered(tmp_path / "run", command=command))
     assert "bench run results/synthetic-20260101T000000Z/scenario.yaml --only 'P1024_*' --rounds 2" in lines
     assert "bench run s.yaml --only 'P1024_*' --rounds 2 --out /elsewhere" in lines
+
+
+CONVERSATION = """\
+  - dataset: conversation
+    path: ../sets/talk.jsonl
+    table: |
+      name  concurrency prompts output
+      TALK  1           1       4
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("\nserver: {kind: tiny-omni", "\ntokenizer: ../tok\nserver: {kind: tiny-omni"),
+        ("{kind: tiny-omni}", "{kind: vllm, model_path: ../models/tiny}"),
+        ("{kind: tiny-omni}", "{kind: vllm, source: ../vllm}"),
+        ("{kind: tiny-omni}", "{kind: vllm}"),
+        ("{prefix_cache: bundled}", "{prefix_cache: bundled, python: ../env/bin/python}"),
+        ("{prefix_cache: bundled}", "{deploy: {base_config: ./base.yaml}}"),
+        ("workloads:\n", f"workloads:\n{CONVERSATION}"),
+        ("workloads:\n", f"accuracy:\n{CONVERSATION}    measure: parity\nworkloads:\n"),
+    ],
+    ids=["tokenizer", "model_path", "source", "model", "python", "base_config", "set", "set of a check"],
+)
+def test_a_copy_with_relative_paths_is_run_where_they_lead_on(tmp_path, old, new):
+    """The commands, typed as printed: the copy beside the original defines the same run, and replaces nothing."""
+    scenarios = tmp_path / "my scenarios"
+    scenarios.mkdir()
+    (scenarios / "base.yaml").write_text("stages: []\n")
+    original = scenarios / "s.yaml"
+    original.write_text(SCENARIO.replace(old, new))
+
+    class Placed(SyntheticRun):
+        def __post_init__(self):
+            super().__post_init__()
+            (self.root / "scenario.yaml").write_bytes(original.read_bytes())
+
+        def manifest(self):
+            found = load_scenario(original)
+            update = {"scenario_file": str(original), "scenario": found.resolved(), "plan": self.plan}
+            return super().manifest().model_copy(update=update)
+
+    run = "synthetic-20260101T000000Z"
+    words = ("bench", "run", "--rounds", "4", "./my scenarios/s.yaml", "--json")
+    root = Placed(tmp_path / "results" / run, skip=SLUGS, command=words).write()
+    lines = commands(render_markdown(build_report(RunStore.open(root)), ()))
+    (place,) = (number for number, line in enumerate(lines) if "copy of the scenario" in line)
+    copying, running = (shlex.split(line) for line in lines[place + 1 : place + 3])
+    subprocess.run(copying, cwd=tmp_path, check=True, timeout=10)
+    assert (running[:2], running[3:]) == (["bench", "run"], ["--rounds", "4"])
+    copy = tmp_path / running[2]
+    assert copy != original
+    assert load_scenario(copy) == load_scenario(original)
 
 
 @pytest.mark.parametrize(
