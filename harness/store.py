@@ -101,6 +101,11 @@ class RunStore:
     def trial_dir(self, trial: PlannedTrial | TrialRecord) -> Path:
         return self.path / "trials" / trial.slug
 
+    @property
+    def begun(self) -> bool:
+        """Whether a trial was ever started: before that there is nothing to resume."""
+        return any((self.path / "trials").glob("*"))
+
     def begin_trial(self, trial: PlannedTrial) -> Path:
         """An empty folder for a trial; what an unfinished attempt left there is removed."""
         for summary in (self.path / "accuracy").glob("*/summary.json"):

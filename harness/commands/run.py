@@ -88,8 +88,9 @@ def run(file: Path | None, narrowing: Narrowing, out: Path, resume: Path | None,
         with progress(errors) as shown:
             runner = Runner(scenario, file, shown)
             result = runner.start(path, command_line()) if store is None else runner.resume(store)
-    except (KeyboardInterrupt, BenchError, OSError):
-        if (path / "manifest.json").exists():
+    except (KeyboardInterrupt, BenchError, OSError) as error:
+        refused = resume is not None and isinstance(error, UsageError)
+        if not refused and RunStore(path).begun:
             errors.print(f"resume with: bench run --resume {shlex.quote(str(path))}", style="bold", soft_wrap=True)
         raise
     for trial in result.failed:

@@ -87,7 +87,32 @@ def test_a_changed_scenario_is_refused_and_its_keys_are_named(tmp_path: Path) ->
     done = bench("run", scenario, "--resume", run)
     assert done.returncode == 2
     assert "scenario: server.stop_timeout: was 5.0, is 6.0" in done.stderr
+    assert "resume with" not in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_run_of_which_nothing_was_begun_is_not_to_be_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Interrupted before its first trial, it has nothing that resuming would keep; interrupted in it, it has."""
+    from harness.commands.run import Narrowing, run
+    from harness.runner import Runner
+    from harness.store import RunStore
+
+    begun = []
+
+    def stopped(_: Runner, store: RunStore, *_args: object) -> None:
+        if begun:
+            store.begin_trial(store.manifest().plan[0])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Runner, "_carry_out", stopped)
+    scenario = write_scenario(tmp_path)
+    for out in (tmp_path / "early", tmp_path / "late"):
+        with pytest.raises(KeyboardInterrupt):
+            run(scenario, Narrowing(), out, None)
+        assert ("resume with" in capsys.readouterr().err) is bool(begun)
+        begun.append(only_run(out))
 
 
 def test_two_writers_of_one_run_are_refused(tmp_path: Path) -> None:
@@ -95,6 +120,7 @@ def test_two_writers_of_one_run_are_refused(tmp_path: Path) -> None:
     second = bench("run", "--resume", run)
     assert second.returncode == 2
     assert "another `bench run` is writing this run" in second.stderr
+    assert "resume with" not in second.stderr
     interrupt(process, signal.SIGINT)
 
 
