@@ -26,6 +26,9 @@ def load_scenario(path: Path | str) -> Scenario:
         ScenarioError: the one thing to correct first; no other error leaves this function.
     """
     document = read_document(Path(path))
+    if "rows" in document.data and "arms" not in document.data:
+        # Scope files lie beside the scenarios.
+        raise document.error(("rows",), "the rows of a table for `bench scope`", "a scenario, which has arms")
     file = _validate(ScenarioFile, document.data, document, document.error)
     refuse_secrets(document)
     benches: list[Bench] = []

@@ -55,7 +55,9 @@ def read_published(path: Path) -> tuple[PublishedRow, ...]:
     """
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
         raise UsageError(f"{path}: cannot be read: {error}") from None
     reader = csv.reader(text.splitlines(), strict=True)
     rows = []

@@ -17,6 +17,7 @@ from harness._scenario_errors import describe, first_error
 from harness._scenario_load import load_scenario
 from harness._scenario_types import Frozen, refusal
 from harness._scenario_yaml import read_document
+from harness.errors import UsageError
 from harness.published import PublishedRow, read_published
 from harness.records import SourceTree
 from harness.report.model import MainRow, Report, build_report
@@ -152,12 +153,15 @@ def scope_report(path: Path, results: Path) -> ScopeReport:
 
     Parameters:
         path: the scope file; scenarios are looked for beside it.
-        results: holds `published/` and runs, directly or in `examples/`; it need not exist.
+        results: holds `published/` and runs, directly or in `examples/`.
 
     Raises:
         BenchError: a scope file, scenario, table or record that cannot be read; the message names it.
     """
     scope = load_scope(path)
+    if not results.is_dir():
+        # Not an absence of runs: a claim whose evidence nobody looked at would read like one without any.
+        raise UsageError(f"{results}: found no such folder; allowed: one with runs and published tables (--results)")
     names = {row.scenario: load_scenario(path.parent / row.scenario).name for row in scope.rows if row.scenario}
     runs = measured_runs(results, frozenset(names.values()))
     return ScopeReport(

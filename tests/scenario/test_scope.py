@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from harness.cli import app
-from harness.errors import BenchError, RecordError, UsageError
+from harness.errors import BenchError, RecordError, ScenarioError, UsageError
 from harness.published import COLUMNS, read_published
 from harness.scope import load_scope, scope_report
 from harness.scope_text import WIDTH, render_scope
@@ -152,7 +152,7 @@ def test_examples_count_and_missing_results_do_not(place: Path) -> None:
         ("basis: none", "basis: felt", ":16: rows[1].basis: found 'felt' (text); allowed: 'measured', 'review' or"),
         ("profiles: [other.yaml]", "profiles: []", ":13: rows[1].profiles: found an empty list; allowed: a list of"),
         ("scenario: quickstart.yaml", "scenario: no.yaml", "no.yaml: found no such file"),
-        ("published: table.csv", "published: no.csv", "published/no.csv: cannot be read"),
+        ("published: table.csv", "published: no.csv", "published/no.csv: cannot be read: No such file"),
     ],
 )
 def test_a_wrong_scope_file_gives_one_message(place: Path, old: str, new: str, expected: str) -> None:
@@ -206,3 +206,22 @@ def test_the_command_prints_text_or_json(place: Path, monkeypatch: pytest.Monkey
     monkeypatch.chdir(ROOT)
     done = CliRunner().invoke(app, ["scope"], catch_exceptions=False)
     assert done.stdout.startswith("Prefix caching by model. Published: Two pull requests of vLLM-Omni")
+
+
+def test_results_that_are_not_there_give_one_message(place: Path) -> None:
+    """Exit code 2 and the folder: a scope without its evidence is not printed."""
+    done = CliRunner().invoke(app, ["scope", str(place / "scope.yaml"), "--results", str(place / "nowhere")])
+    assert isinstance(done.exception, UsageError)
+    assert done.exception.exit_code == 2
+    assert str(done.exception).startswith(f"{place / 'nowhere'}: found no such folder; allowed: ")
+    assert done.output == ""
+
+
+def test_a_scope_is_not_taken_for_a_scenario_with_typing_errors(place: Path) -> None:
+    """`bench check scenarios/scope.yaml` says which command reads such a file."""
+    done = CliRunner().invoke(app, ["check", str(place / "scope.yaml")])
+    assert isinstance(done.exception, ScenarioError)
+    assert str(done.exception) == (
+        f"{place / 'scope.yaml'}:3: rows: found the rows of a table for `bench scope`; allowed: a scenario, "
+        "which has arms"
+    )
