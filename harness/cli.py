@@ -226,6 +226,8 @@ def score(
     store = RunStore.open(run)
     with store.writing(), errors.status("scoring") as status:
         summaries = score_run(store, Instead(recogniser, wer_model, normaliser, encoder, sim_model), status.update)
+    if not summaries:
+        errors.print(f"nothing to score: {run} has no accuracy checks", soft_wrap=True)
     tell(*finish(store), as_json=as_json)
     raise typer.Exit(exit_code(summaries))
 

@@ -118,6 +118,18 @@ def test_a_report_that_cannot_be_written_is_one_message(tmp_path):
     assert "report.md" in done.stderr
 
 
+def test_scoring_a_run_without_accuracy_checks_says_so(tmp_path):
+    """One line beside the table, and exit code 0: nothing failed; machines still read JSON alone."""
+    run = SyntheticRun(tmp_path / "run", one_arm=True).write()
+    for words in ([], ["--json"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "harness.cli", "score", str(run), *words], capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == f"nothing to score: {run} has no accuracy checks\n"
+    assert json.loads(done.stdout)["valid"] is True
+
+
 def test_a_manifest_that_was_spoilt_is_one_message(tmp_path):
     run = SyntheticRun(tmp_path / "run").write()
     data = json.loads((run / "manifest.json").read_text())
