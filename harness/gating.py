@@ -28,7 +28,7 @@ _ACCURACY = {
 
 
 def check_policy(policy: Policy, scenario: Scenario) -> None:
-    """Finds, before anything is started, a rule that no bench of the scenario could ever meet.
+    """Finds, before anything is started, a rule that no bench or arm of the scenario could ever meet.
 
     Raises:
         UsageError: the rule, what was found and what is allowed.
@@ -42,6 +42,11 @@ def check_policy(policy: Policy, scenario: Scenario) -> None:
         )
     benches = [bench.name for bench in scenario.benches if bench.reported]
     arms = [arm for arm in scenario.arms if arm != scenario.baseline]
+    if not arms and (not scenario.checks or not all(rule.optional for rule in policy.rules)):
+        raise UsageError(
+            f"scenario {scenario.name}: found one arm, {scenario.baseline}, and rules, which bound what changes from "
+            "it to another arm; allowed: two arms or more"
+        )
     allowed = f"allowed: benches {', '.join(benches)}; arms {', '.join(arms) or 'none'}"
     met, judging = 0, policy.deciding or policy.rules
     for number, rule in enumerate(policy.rules):

@@ -145,6 +145,15 @@ def test_a_policy_of_which_nothing_fits_is_refused(tmp_path: Path) -> None:
             judge()
 
 
+def test_rules_on_a_single_arm_are_refused_by_what_is_missing(tmp_path: Path) -> None:
+    """The arm that is not there is named, not the benches that are; so too where the run is unfinished."""
+    for number, skip in enumerate(((), ("r02-1-cache_off", "r03-1-cache_off")), 1):
+        store = night(tmp_path, number, one_arm=True, skip=skip)
+        for rule in (BOUND, {**BOUND, "optional": True}):
+            with pytest.raises(UsageError, match=r"scenario synthetic: found one arm, cache_off, .*two arms or more"):
+                gate_run(store, policy(rule))
+
+
 def test_a_policy_whose_bounds_fit_nothing_is_refused_whatever_it_reports(tmp_path: Path) -> None:
     """A misspelt bench, or a metric that nobody measured, beside a rule that only shows decides nothing."""
     store = night(tmp_path, 1, slower=0.3)
