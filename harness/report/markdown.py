@@ -99,6 +99,8 @@ def verdict_cell(row: MainRow) -> str:
 
 
 def _alone(report: Report) -> str:
+    if not report.alone:
+        return ""
     rows = [
         [
             row.bench,
@@ -116,6 +118,8 @@ def _alone(report: Report) -> str:
 def _main(report: Report) -> str:
     if not report.others:
         return _alone(report)
+    if not report.main:
+        return ""
     several = len(report.others) > 1
     head = [
         "bench",
@@ -152,20 +156,21 @@ def _main(report: Report) -> str:
         table(head, rows, left=2 if several else 1, words=("verdict",)),
         words.baseline_proof(report),
     ]
-    if report.main:
-        parts.append(
-            "The ratio of means is the one in the sentence on top. The verdict goes by the interval around the "
-            "geometric mean of the per-round ratios, which is what the figure draws: `same` means an interval inside "
-            f"{between(report.band)}{', or the wider noise floor under Uncertainty' if report.noise else ''}. "
-            "TTFP is the median audio time to first packet: lower is better."
-        )
+    parts.append(
+        "The ratio of means is the one in the sentence on top. The verdict goes by the interval around the "
+        "geometric mean of the per-round ratios, which is what the figure draws: `same` means an interval inside "
+        f"{between(report.band)}{', or the wider noise floor under Uncertainty' if report.noise else ''}. "
+        "TTFP is the median audio time to first packet: lower is better."
+    )
     return "\n\n".join(parts + (["\n".join(warnings)] if warnings else []))
 
 
 def _performance(report: Report) -> str:
+    if not report.performance:
+        return ""
     metrics = list(dict.fromkeys(series.metric for row in report.performance for series in row.series))
     # A column that withholds every number is said in one sentence.
-    withheld = bool(report.performance) and all(row.requests < P99_SAMPLES for row in report.performance)
+    withheld = all(row.requests < P99_SAMPLES for row in report.performance)
     head = ["bench", "arm", "n", *(_title(metric) for metric in metrics), *([] if withheld else ["p99 E2EL (ms)"])]
     rows = [
         [

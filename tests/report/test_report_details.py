@@ -157,6 +157,26 @@ def test_p99_that_nobody_has_is_one_sentence(tmp_path, monkeypatch, others, colu
     assert (sentence in section(report, "Normalised throughput and latency")) is not column
 
 
+@pytest.mark.parametrize("one_arm", [False, True], ids=["two arms", "one arm"])
+@pytest.mark.parametrize("benches", [None, "warm"], ids=["no valid cell", "no reported bench"])
+def test_no_table_is_empty(tmp_path, monkeypatch, one_arm, benches):
+    """A section that has no row is left out; that nothing counts is said on top and beside each bench."""
+    import synthetic_run
+
+    if benches is not None:
+        lines = synthetic_run.SCENARIO.splitlines(keepends=True)
+        kept = [line for line in lines if not line.startswith(("      P1024", "      DEC", "      AUD"))]
+        text = "".join(kept[: len(kept) - 4])
+        monkeypatch.setattr(synthetic_run, "SCENARIO", text)
+    run = synthetic_run.SyntheticRun(tmp_path / "plan", one_arm=one_arm)
+    invalid = tuple((trial.slug, bench.name, "late") for trial in run.plan for bench in run.scenario.benches)
+    report = rendered(tmp_path / "run", one_arm=one_arm, invalid=invalid)
+    rules = [line for line in report.split("\n\n") if line.splitlines()[-1].startswith("| ---")]
+    assert rules == []
+    assert "Normalised throughput and latency" not in report
+    assert ("## Request throughput" in report) is (benches is None)
+
+
 def test_parity_over_all_rounds_reads_as_words(tmp_path):
     """Rounds taken together are named so with their number, and audio as long as the other's is `equal`."""
     last = rows(rendered(tmp_path / "run"), "Output parity")[-1]
