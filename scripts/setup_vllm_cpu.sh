@@ -53,8 +53,17 @@ install() {
     # The registry's builds of these are linked against CUDA, and fail when vLLM imports them.
     "${pip[@]}" uninstall --yes torchvision torchaudio torchcodec
     stub_distribution
+    install_ours
+}
+
+install_ours() {
     # Editable, so that the server runs the cache of this working tree; what it needs is there already.
-    "${pip[@]}" install --no-deps --no-build-isolation --editable "$root"
+    "$python" -m pip --disable-pip-version-check --quiet install --no-deps --no-build-isolation --editable "$root"
+}
+
+has_ours() {
+    # Isolated: a package in the working directory or on PYTHONPATH is not installed there.
+    "$python" -I -c 'import prefix_cache' 2>/dev/null
 }
 
 stub_distribution() {
@@ -85,6 +94,10 @@ if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
     install
     check
     printf '%s' "$wanted" >"$stamp"
+elif ! has_ours; then
+    # The stamp does not know what was uninstalled since.
+    install_ours
+    check
 fi
 if [ ! -f "$model/config.json" ]; then
     "$python" "$root/scripts/make_tiny_qwen3.py" "$model"

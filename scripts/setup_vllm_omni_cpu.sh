@@ -72,8 +72,18 @@ install() {
     rm -f "$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"/torchaudio/lib/*.so
     "${pip[@]}" install --no-deps --force-reinstall "$root/platforms/vllm_omni_cpu" ||
         die "the CPU platform could not be built: hatchling must be installable"
+    install_ours
+}
+
+install_ours() {
     # Editable, so that the server runs the cache of this working tree; what it needs is there already.
-    "${pip[@]}" install --no-deps --no-build-isolation --editable "$root" || die "this repository could not be installed"
+    "$python" -m pip --disable-pip-version-check --quiet install --no-deps --no-build-isolation --editable "$root" ||
+        die "this repository could not be installed"
+}
+
+has_ours() {
+    # Isolated: a package in the working directory or on PYTHONPATH is not installed there.
+    "$python" -I -c 'import prefix_cache' 2>/dev/null
 }
 
 check() {
@@ -101,6 +111,10 @@ if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
     install
     check
     printf '%s' "$wanted" >"$stamp"
+elif ! has_ours; then
+    # The stamp does not know what was uninstalled since.
+    install_ours
+    check
 fi
 if [ ! -f "$model/config.json" ]; then
     HF_HUB_OFFLINE=1 "$python" "$root/scripts/make_tiny_qwen3_omni.py" "$model" >/dev/null

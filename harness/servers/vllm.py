@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -54,7 +55,7 @@ class Vllm:
         installed = look(arm, "vllm")
         require(arm, installed, "vllm", "vllm is not installed there; scripts/setup_vllm_cpu.sh makes an environment")
         if arm.prefix_cache == "bundled":
-            require(arm, installed, "prefix_cache", "the bundled cache is not installed there (pip install --no-deps)")
+            require(arm, installed, "prefix_cache", f"the bundled cache is not installed there; {how_to_install(arm)}")
 
     def command(self, arm: ResolvedArm, scenario: Scenario, port: int, trial_dir: Path) -> Launch:
         model = scenario.server.model_path or scenario.model
@@ -154,6 +155,11 @@ def require(arm: ResolvedArm, installed: Installed, package: str, otherwise: str
             f"arms.{arm.name}.python: found {interpreter_path(arm)}, which cannot import {package}: {otherwise}; "
             f"allowed: an interpreter with {package}"
         )
+
+
+def how_to_install(arm: ResolvedArm) -> str:
+    """The command that puts this project, and nothing else, where the arm's server runs."""
+    return f"at the root of this repository: {shlex.quote(interpreter_path(arm))} -m pip install --no-deps ."
 
 
 def launch(

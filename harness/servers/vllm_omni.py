@@ -15,7 +15,7 @@ from harness.servers.kinds import SettleRule, block_size_setting
 from harness.servers.launch import Launch
 from harness.servers.process import ServerProcess
 from harness.servers.titles import engine_worker
-from harness.servers.vllm import check_model, check_settings, launch, look, require, versions_of
+from harness.servers.vllm import check_model, check_settings, how_to_install, launch, look, require, versions_of
 from harness.telemetry.engine_log import stage_config, stage_configs, verify_stage
 from harness.telemetry.scrape import Scrape
 
@@ -90,7 +90,7 @@ class VllmOmni:
             raise UsageError(
                 f"arms.{arm.name}.python: found {interpreter_path(arm)} without this project's plugin (of {_PLUGINS} "
                 f"it has {found}); allowed with prefix_cache: bundled: an interpreter with omni-prefix-bench installed "
-                "(pip install --no-deps)"
+                f"({how_to_install(arm)})"
             )
         missing = arm_deploy(arm).missing
         if missing is not None:

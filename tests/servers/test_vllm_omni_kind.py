@@ -81,7 +81,8 @@ def test_what_is_not_installed_is_told_before_a_server_starts(tmp_path: Path) ->
     python = fake_interpreter(tmp_path, "vllm", "vllm_omni", plugins=("other",))
     plain = omni_scenario({"python": python}, {"prefix_cache": "bundled"})
     KIND.check_installed(resolve_arm(plain, "off"), plain)
-    with pytest.raises(UsageError, match=r"without this project's plugin \(of vllm_omni\.general_plugins it has other"):
+    lacking = r"without this project's plugin \(of vllm_omni\.general_plugins it has other"
+    with pytest.raises(UsageError, match=rf"{lacking}.* \(at .*: .+ -m pip install --no-deps \.\)"):
         KIND.check_installed(resolve_arm(plain, "on"), plain)
     based = omni_scenario({"python": python}, {"deploy": {"base_config": "nowhere.yaml"}})
     with pytest.raises(UsageError, match=r"base_config: found nowhere\.yaml"):
