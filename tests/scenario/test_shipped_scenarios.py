@@ -6,6 +6,7 @@ import csv
 import re
 import subprocess
 import sys
+import textwrap
 from itertools import pairwise
 from pathlib import Path
 
@@ -158,3 +159,29 @@ def test_names_are_unique_and_a_description_says_what_is_asked() -> None:
     names = [scenario.name for scenario in loaded]
     assert len(set(names)) == len(names)
     assert all(scenario.description for scenario in loaded)
+
+
+def test_the_readme_s_server_of_one_s_own_is_a_scenario(tmp_path: Path) -> None:
+    """With any workload below it, as it stands there, it is complete; its address is that of the command beside it."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (head,) = re.findall(r"```yaml\n([^`]*kind: external[^`]*)```", readme)
+    quickstart = (ROOT / "scenarios" / "quickstart.yaml").read_text(encoding="utf-8")
+    path = tmp_path / "running.yaml"
+    path.write_text(textwrap.dedent(head) + quickstart[quickstart.index("workloads:") :], encoding="utf-8")
+    server = load_scenario(path).server
+    (command,) = re.findall(r"vllm\.entrypoints\.cli\.main serve [^`]*", readme)
+    assert server.url == "http://{}:{}".format(*re.findall(r"--(?:host|port) (\S+)", command))
+    assert f"--served-model-name {load_scenario(path).model} " in command
+
+
+def test_the_readme_says_truly_which_orders_are_balanced() -> None:
+    """Over as many rounds as there are arms, each arm stands once at each position; `alternate` never changes."""
+    for order, arms in (("abba", "ab"), ("latin", "abc"), ("latin", "abcd")):
+        rows = round_orders(order, tuple(arms), len(arms))
+        assert all(sorted(places) == sorted(arms) for places in zip(*rows, strict=True))
+    assert set(round_orders("alternate", ("a", "b", "c"), 4)) == {("a", "b", "c")}
+    assert load_scenario(ROOT / "scenarios" / "vllm_cpu.yaml").order == "alternate"
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert "`alternate` keeps the file's order in all, as `scenarios/vllm_cpu.yaml` does" in readme
+    assert "in balanced order" not in readme
+    assert "in alternating order" not in readme
