@@ -178,7 +178,7 @@ class Trial:
         if settings is None or self._planned.round > 1 or self._facts.failure is not None or not server.alive:
             return
         if server.root_pid is None:
-            self._facts.profile = no_profile(settings, "the server's process is not to be seen from here")
+            self._facts.profile = no_profile(settings, "the server's process was not found on this machine")
             return
         self._facts.log_size = launch.log_path.stat().st_size
         self._progress.phase(f"profiling {settings.bench}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import time
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +17,9 @@ from harness.scenario import Scenario
 from harness.servers.arm import ResolvedArm
 from harness.servers.kinds import SettleRule
 from harness.servers.launch import Launch
+from harness.servers.listening import listener, port_of
 from harness.servers.process import StopReport
+from harness.servers.tiny_omni import runs_tiny_omni
 from harness.servers.titles import engine_worker
 from harness.servers.vllm_omni import FRONT_END, SETTLE_RULE
 from harness.telemetry.counters import cache_config
@@ -38,7 +39,7 @@ class AttachedServer:
     def __init__(self, launch: Launch) -> None:
         self.launch = launch
         self.started = time.monotonic()
-        self._pid = listener(launch.base_url)
+        self._pid: int | None = None
 
     @property
     def ours(self) -> bool:
@@ -46,11 +47,18 @@ class AttachedServer:
 
     @property
     def pid(self) -> int | None:
+        """The process that listens at the address, where it is recognised as a server.
+
+        Looked for again until it is found: a server may listen, or have its engine, only once it is ready.
+        """
+        if self._pid is None:
+            found = listener(self.launch.base_url)
+            self._pid = None if found is None or _stage0(found) is None else found
         return self._pid
 
     @property
     def root_pid(self) -> int | None:
-        return self._pid
+        return self.pid
 
     @property
     def alive(self) -> bool:
@@ -118,7 +126,7 @@ class External:
             cwd=trial_dir.absolute(),
             log_path=log,
             base_url=arm.url,
-            port=_port(arm.url),
+            port=port_of(arm.url),
             model_name=scenario.model,
         )
 
@@ -139,14 +147,22 @@ class External:
 
     def unchecked(self, arm: ResolvedArm) -> tuple[str, ...]:
         assert arm.url is not None
-        memory = ("memory: the server's process is not to be seen from here",) if listener(arm.url) is None else ()
-        return (*_UNCHECKED, *memory)
+        pid = listener(arm.url)
+        if pid is None:
+            return (*_UNCHECKED, "memory: the server's process is not to be seen from here")
+        if _stage0(pid) is None:
+            return (
+                *_UNCHECKED,
+                f"memory: not measured, the process that listens at the address ({_name(pid)}) is not recognised as a "
+                "server (it may forward to one)",
+            )
+        return _UNCHECKED
 
     def stage0_pid(self, root_pid: int) -> int:
-        for engine in _ENGINES:
-            with contextlib.suppress(HarnessFailure):
-                return engine_worker(root_pid, engine)
-        return root_pid
+        pid = _stage0(root_pid)
+        if pid is None:
+            raise HarnessFailure(f"process {root_pid} ({_name(root_pid)}) is no longer recognised as a server")
+        return pid
 
     def block_size(self, arm: ResolvedArm) -> int | None:  # noqa: ARG002  # only the server knows
         return None
@@ -156,6 +172,28 @@ class External:
 
     def versions(self, arm: ResolvedArm | None = None) -> dict[str, str]:  # noqa: ARG002  # not known
         return {}
+
+
+def _stage0(root_pid: int) -> int | None:
+    """The process that holds stage 0's model, by what a server's processes call themselves; None where none does.
+
+    Any program may listen at an address and pass on what it gets (ssh -L, kubectl port-forward), and its memory says
+    nothing of the server.
+    """
+    for engine in _ENGINES:
+        with contextlib.suppress(HarnessFailure):
+            return engine_worker(root_pid, engine)
+    with contextlib.suppress(psutil.Error):
+        if runs_tiny_omni(psutil.Process(root_pid).cmdline()):
+            return root_pid
+    return None
+
+
+def _name(pid: int) -> str:
+    try:
+        return psutil.Process(pid).name()
+    except psutil.Error:
+        return "unknown"
 
 
 def _check_alone(arm: ResolvedArm, scenario: Scenario) -> None:
@@ -173,28 +211,4 @@ def _check_alone(arm: ResolvedArm, scenario: Scenario) -> None:
 
 def _address(url: str) -> tuple[str | None, int, str]:
     parts = urlsplit(url)
-    return parts.hostname, _port(url), parts.path.rstrip("/")
-
-
-def listener(url: str) -> int | None:
-    """The process of this machine that listens at an address; None where it is elsewhere or not ours to see."""
-    host, port = urlsplit(url).hostname, _port(url)
-    try:
-        addresses = {str(info[4][0]) for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
-        connections = psutil.net_connections(kind="tcp")
-    except (OSError, psutil.Error):
-        return None
-    everywhere = {"0.0.0.0", "::"}
-    ours = {str(address.address) for each in psutil.net_if_addrs().values() for address in each}
-    for connection in connections:
-        if connection.status != psutil.CONN_LISTEN or not connection.laddr or connection.laddr.port != port:
-            continue
-        bound = connection.laddr.ip
-        if bound in addresses or (bound in everywhere and addresses & ours):
-            return connection.pid
-    return None
-
-
-def _port(url: str) -> int:
-    parts = urlsplit(url)
-    return parts.port or (443 if parts.scheme == "https" else 80)
+    return parts.hostname, port_of(url), parts.path.rstrip("/")

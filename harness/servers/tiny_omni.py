@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -112,6 +113,26 @@ class TinyOmni:
         if arm is None or arm.python is None:
             return distribution_versions(_DISTRIBUTIONS)
         return dict(ask(arm, _DISTRIBUTIONS).versions)
+
+
+def runs_tiny_omni(words: Sequence[str]) -> bool:
+    """Whether a command line runs the reference server in its own process.
+
+    That the words stand somewhere in it is not enough: `ssh -L 8000:127.0.0.1:8000 host bench serve tiny-omni` forwards
+    to one elsewhere.
+    """
+    if not words or not Path(words[0]).name.lower().startswith("python"):
+        return False
+    rest = list(words[1:])
+    while rest and rest[0].startswith("-") and rest[0] != "-m":
+        del rest[: 2 if rest[0] in ("-W", "-X") else 1]
+    match rest:
+        case ["-m", "harness.tiny_omni", *_] | ["-m", "harness.cli", "serve", "tiny-omni", *_]:
+            return True
+        case [script, "serve", "tiny-omni", *_]:
+            return Path(script).name == "bench"
+        case _:
+            return False
 
 
 def _needs_audio(scenario: Scenario) -> bool:

@@ -1,18 +1,26 @@
+import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import psutil
 import pytest
-from fake_launch import MakeLaunch, runs, wait_for_log
+from fake_launch import MakeLaunch, runs, wait_for, wait_for_log
 from server_scenario import BENCH, scenario
 
-from harness.errors import UsageError
-from harness.servers.arm import resolve_arm
-from harness.servers.external import External, listener
+from harness.errors import HarnessFailure, UsageError
+from harness.servers.arm import ResolvedArm, resolve_arm
+from harness.servers.external import External
 from harness.servers.kinds import SettleRule
+from harness.servers.launch import Launch, free_port
+from harness.servers.listening import listener
 from harness.servers.process import ServerProcess, recover
 from harness.servers.ready import wait_ready
+from harness.servers.running import RunningServer
+from harness.servers.tiny_omni import TinyOmni, runs_tiny_omni
 from harness.servers.vllm_omni import SETTLE_RULE
 from harness.telemetry.memory import MemorySampler
 from harness.telemetry.scrape import parse
@@ -20,32 +28,124 @@ from harness.telemetry.scrape import parse
 KIND = External()
 
 
-async def test_attaching_and_leaving_touches_nothing(make_launch: MakeLaunch, tmp_path: Path) -> None:
-    """Its process is found by its port, memory is read from it, and it runs on after the stop."""
-    theirs = make_launch(trial="theirs")
-    folder = tmp_path / "r01-1-on"
+@contextmanager
+def tiny_omni(folder: Path, port: int) -> Iterator[ServerProcess]:
+    """A reference server that somebody else started."""
+    file = scenario({"args": {"hidden-size": 64, "num-layers": 3, "num-blocks": 64}}, {})
+    kind = TinyOmni()
     folder.mkdir()
-    with ServerProcess.start(theirs, 1.0) as stranger:
-        wait_for_log(theirs, "listening")
-        file = scenario({}, {"url": f"{theirs.base_url}/"}, kind="external")
-        arm = resolve_arm(file, "on")
-        KIND.check(arm, file)
-        launch = KIND.command(arm, file, 1, folder)
-        assert (launch.argv, launch.base_url, launch.port) == ((), theirs.base_url, theirs.port)
-        with KIND.start(launch, 1.0) as server:
-            async with aiohttp.ClientSession() as session:
-                assert await wait_ready(server, launch, session, timeout=30.0) >= 0.0
-            assert (server.pid, server.ours) == (stranger.pid, False)
+    with kind.start(kind.command(resolve_arm(file, "off"), file, port, folder), 5.0) as server:
+        yield server
+
+
+@contextmanager
+def forwarder(to: int, *words: str) -> Iterator[str]:
+    """An address whose listener passes connections on to a port of this machine."""
+    port = free_port()
+    command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("forwarder.py")), str(port), str(to), *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"forwarding\n"
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.kill()
+
+
+def attached(url: str, folder: Path) -> tuple[ResolvedArm, Launch]:
+    file = scenario({}, {"url": url}, kind="external")
+    arm = resolve_arm(file, "on")
+    KIND.check(arm, file)
+    folder.mkdir(exist_ok=True)
+    return arm, KIND.command(arm, file, 1, folder)
+
+
+async def ready(server: RunningServer, launch: Launch) -> None:
+    async with aiohttp.ClientSession() as session:
+        assert await wait_ready(server, launch, session, timeout=30.0) >= 0.0
+
+
+async def test_attaching_and_leaving_touches_nothing(tmp_path: Path) -> None:
+    """A reference server is found by its port, also where it listens only later; it runs on after the stop."""
+    folder, port = tmp_path / "r01-1-on", free_port()
+    arm, launch = attached(f"http://127.0.0.1:{port}/", folder)
+    assert (launch.argv, launch.base_url, launch.port) == ((), f"http://127.0.0.1:{port}", port)
+    with KIND.start(launch, 1.0) as server:
+        assert server.pid is None, "nobody listens yet"
+        with tiny_omni(tmp_path / "theirs", port) as stranger:
+            await ready(server, launch)
+            assert (server.pid, server.root_pid, server.ours) == (stranger.pid, stranger.pid, False)
             assert KIND.stage0_pid(stranger.pid) == stranger.pid
             with MemorySampler(stranger.pid, stranger.pid, folder / "samples.csv", with_root=True) as memory:
                 point = memory.point()
             assert point is not None
             assert point.pss is not None
             assert point.rss > 0
-        assert server.stop().stopped_by == "left running"
-        assert runs(stranger.pid)
-        assert not recover(folder)
-        assert not any("memory" in what for what in KIND.unchecked(arm))
+            assert server.stop().stopped_by == "left running"
+            assert runs(stranger.pid)
+            assert not recover(folder)
+            assert not any("memory" in what for what in KIND.unchecked(arm))
+
+
+async def test_a_forwarder_is_not_taken_for_the_server(tmp_path: Path) -> None:
+    """What listens may be `ssh -L`, whose memory is not the server's: none is measured, and the record names it.
+
+    Not even where its words end with the command that it runs on the other machine.
+    """
+    with (
+        tiny_omni(tmp_path / "theirs", free_port()) as server,
+        forwarder(server.launch.port, "bench", "serve", "tiny-omni") as url,
+    ):
+        wait_for(lambda: listener(server.launch.base_url) is not None, "the server behind it")
+        arm, launch = attached(url, tmp_path / "r01-1-on")
+        with KIND.start(launch, 1.0) as seen:
+            await ready(seen, launch)
+            assert (seen.pid, seen.root_pid) == (None, None)
+        (told,) = [what for what in KIND.unchecked(arm) if "memory" in what]
+        pid = listener(url)
+        assert pid is not None
+        name = psutil.Process(pid).name()
+        assert f"not measured, the process that listens at the address ({name}) is not recognised as a server" in told
+        with pytest.raises(HarnessFailure, match="no longer recognised as a server"):
+            KIND.stage0_pid(pid)
+
+
+def test_an_engine_below_the_listener_makes_it_a_server(tmp_path: Path) -> None:
+    """vLLM's front end listens, and the engine with the model is a process below it, known by its title."""
+    port, title = free_port(), "VLLM::EngineCore"
+    child = f"subprocess.Popen([{title!r}, '-I', '-S', '-c', 'input()'], executable={sys.executable!r}, stdin=-1)"
+    code = f"import socket, subprocess; s = socket.create_server(('127.0.0.1', {port})); c = {child}; input()"
+    command = [sys.executable, "-I", "-S", "-c", code]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as front:
+        try:
+            arm, launch = attached(f"http://127.0.0.1:{port}", tmp_path / "r01-1-on")
+            server = KIND.start(launch, 1.0)
+            wait_for(lambda: server.pid is not None, "the engine")
+            assert server.pid == server.root_pid == front.pid
+            (engine,) = psutil.Process(front.pid).children()
+            assert KIND.stage0_pid(front.pid) == engine.pid
+            assert not any("memory" in what for what in KIND.unchecked(arm))
+        finally:
+            front.kill()  # with it goes the engine, whose input ends
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("/env/bin/python /env/bin/bench serve tiny-omni --port 1", True),
+        ("python3.12 -u -X dev -m harness.tiny_omni --port 1", True),
+        ("Python -m harness.cli serve tiny-omni", True),
+        ("ssh -L 1:127.0.0.1:1 host bench serve tiny-omni", False),
+        ("ssh -L 1:127.0.0.1:1 host python -m harness.tiny_omni", False),
+        ("python forward.py -m harness.tiny_omni", False),
+        ("python bench run scenario.yaml", False),
+        ("python", False),
+        ("", False),
+    ],
+)
+def test_the_reference_server_is_known_by_its_command_line(words: str, expected: bool) -> None:
+    """It runs in that very process; who only mentions it is something else."""
+    assert runs_tiny_omni(words.split()) is expected
 
 
 def test_what_cannot_be_checked_is_said() -> None:
