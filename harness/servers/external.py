@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
-from urllib.parse import urlsplit
 
 import psutil
 
@@ -17,7 +16,7 @@ from harness.scenario import Scenario
 from harness.servers.arm import ResolvedArm
 from harness.servers.kinds import SettleRule
 from harness.servers.launch import Launch
-from harness.servers.listening import listener, port_of
+from harness.servers.listening import listener, port_of, same_place
 from harness.servers.process import StopReport
 from harness.servers.tiny_omni import runs_tiny_omni
 from harness.servers.titles import engine_worker
@@ -201,14 +200,11 @@ def _check_alone(arm: ResolvedArm, scenario: Scenario) -> None:
     if scenario.order == "aa" or arm.url is None:
         return
     for name, other in scenario.arms.items():
+        if name == arm.name:
+            return  # those after it are compared when their turn comes
         url = other.url or scenario.server.url
-        if name != arm.name and url is not None and _address(url) == _address(arm.url):
+        if url is not None and same_place(url, arm.url):
             raise UsageError(
-                f"arms.{arm.name}.url: found {redacted(arm.url)}, where arm {name} is too; allowed: a server for each "
-                "arm (bench run --aa measures one against itself)"
+                f"arms.{arm.name}.url: found {redacted(arm.url)}, where arm {name} is too ({redacted(url)}); allowed: "
+                "a server for each arm, at an address or port of its own (bench run --aa measures one against itself)"
             )
-
-
-def _address(url: str) -> tuple[str | None, int, str]:
-    parts = urlsplit(url)
-    return parts.hostname, port_of(url), parts.path.rstrip("/")

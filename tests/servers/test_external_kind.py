@@ -1,5 +1,7 @@
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +14,7 @@ from fake_launch import MakeLaunch, runs, wait_for, wait_for_log
 from server_scenario import BENCH, scenario
 
 from harness.errors import HarnessFailure, UsageError
+from harness.servers import listening
 from harness.servers.arm import ResolvedArm, resolve_arm
 from harness.servers.external import External
 from harness.servers.kinds import SettleRule
@@ -205,6 +208,72 @@ def test_two_arms_at_one_address_are_refused(other: str) -> None:
     again = file.against_itself()
     for name in again.arms:
         KIND.check(resolve_arm(again, name), again)
+
+
+def of_two(off: str, on: str) -> None:
+    """Checks two arms at these addresses."""
+    both = {"off": {"baseline": True, "url": off}, "on": {"url": on}}
+    file = scenario({}, {}, kind="external", arms=both)
+    for name in file.arms:
+        KIND.check(resolve_arm(file, name), file)
+
+
+@pytest.mark.parametrize("other", ["http://localhost:8791", "http://0.0.0.0:8791/", "http://[::ffff:127.0.0.1]:8791"])
+def test_two_names_of_one_address_are_refused(other: str) -> None:
+    """Nobody needs to listen there for that."""
+    with pytest.raises(
+        UsageError, match=r"arms\.on\.url: found http.*, where arm off is too \(http://127\.0\.0\.1:8791\)"
+    ):
+        of_two("http://127.0.0.1:8791", other)
+
+
+def test_two_addresses_of_one_listener_are_refused() -> None:
+    """A server that listens everywhere has many, or it listens at some; two servers at one port of two are two."""
+    with socket.create_server(("0.0.0.0", 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(UsageError, match="where arm off is too"):
+            of_two(f"http://127.0.0.1:{port}", f"http://127.0.0.2:{port}")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with (
+            socket.create_server(("127.0.0.2", port)),
+            pytest.raises(UsageError, match="where arm off is too"),
+        ):
+            of_two(f"http://127.0.0.1:{port}", f"http://127.0.0.2:{port}")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        code = f"import socket; s = socket.create_server(('127.0.0.2', {port})); print(flush=True); input()"
+        command = [sys.executable, "-I", "-S", "-c", code]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+            assert other.stdout is not None
+            assert other.stdout.readline() == b"\n"
+            of_two(f"http://127.0.0.1:{port}", f"http://127.0.0.2:{port}")
+            other.kill()
+
+
+def test_names_that_do_not_resolve_are_taken_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither an unknown name nor a name server that never answers stops or delays a check."""
+    forever = threading.Event()
+
+    def look(host: str, *_: object, **__: object) -> list[Any]:
+        if host == "slow":
+            forever.wait()
+        raise socket.gaierror("no such name")
+
+    monkeypatch.setattr(socket, "getaddrinfo", look)
+    try:
+        of_two("http://a:1", "http://b:1")
+        of_two("http://a:1", "http://slow:1")
+    finally:
+        forever.set()
+
+
+@pytest.mark.parametrize("other", ["http://other:2", "http://other:1/v2"])
+def test_no_name_is_looked_up_where_ports_or_paths_differ(monkeypatch: pytest.MonkeyPatch, other: str) -> None:
+    looked_up: list[str] = []
+    monkeypatch.setattr(listening, "addresses", lambda host: looked_up.append(host) or ())
+    of_two("http://name:1", other)
+    assert not looked_up
 
 
 def test_a_python_is_for_the_other_client_alone() -> None:
