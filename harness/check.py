@@ -16,12 +16,13 @@ from harness.accuracy.readiness import cannot_score
 from harness.check_deploy import check_deploy
 from harness.check_notes import grouped
 from harness.errors import MissingDependency, UsageError
+from harness.needs import lacking
 from harness.plan import make_plan
 from harness.records import PlannedTrial
 from harness.scenario import Bench, Check, Scenario, scenario_sha256
 from harness.servers.arm import ResolvedArm, resolve_arm
 from harness.servers.deploy import ArmDeploy, check_device
-from harness.servers.kinds import ServerKind, server_kind, voice_in_prompt
+from harness.servers.kinds import server_kind, voice_in_prompt
 from harness.telemetry.py_spy import find_py_spy
 from harness.workloads import (
     Prompt,
@@ -160,7 +161,7 @@ def _report(scenario: Scenario, path: Path, platform: str | None) -> CheckReport
     notes: list[str] = []
     for arm in arms:
         kind.check(arm, scenario)
-    notes += grouped("arms.", {arm.name: _absent(kind, arm, scenario) for arm in arms})
+    notes += lacking(kind, scenario, arms, path.parent)
     deploy: tuple[ArmDeploy, ...] = ()
     warnings: tuple[str, ...] = ()
     if scenario.server.kind == "vllm-omni":
@@ -229,15 +230,6 @@ class _Claim:
 
     caching: bool | None
     block_size: int | None
-
-
-def _absent(kind: ServerKind, arm: ResolvedArm, scenario: Scenario) -> str | None:
-    """What a run of this arm needs and this machine lacks."""
-    try:
-        kind.check_installed(arm, scenario)
-    except UsageError as error:
-        return f"a run needs more than this machine has: {error}"
-    return None
 
 
 def _block_size(claims: Sequence[_Claim], notes: list[str]) -> int | None:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from harness.accuracy.items import items_of_loads
 from harness.changed import changed
-from harness.client import VllmBench, check_vllm_bench
 from harness.errors import ResumeError, UsageError
 from harness.extend import more_rounds
 from harness.loads import Loads
+from harness.needs import need_tokenizer, need_vllm_bench
 from harness.noise import noise_for
 from harness.pairs import pair_up
 from harness.plan import make_plan
@@ -28,7 +28,7 @@ from harness.servers.process import recover
 from harness.servers.sources import OURS, our_source, server_sources
 from harness.store import RunStore
 from harness.trial import Trial
-from harness.workloads import Tokenizer, find_tokenizer
+from harness.workloads import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +61,9 @@ class Runner:
     def __init__(self, scenario: Scenario, scenario_file: Path, progress: Progress) -> None:
         self._scenario, self._file, self._progress = scenario, scenario_file, progress
         self._kind, self._arms = resolve_server(scenario, scenario_file)
-        self._vllm_bench = self._find_vllm_bench()
-        folder = find_tokenizer(scenario, scenario_file.parent)
-        if folder is None:
-            raise UsageError(
-                f"{scenario_file}: tokenizer: found none for model {scenario.model}; allowed: a folder that holds "
-                "tokenizer.json, as `tokenizer:`"
-            )
-        self._tokenizer = Tokenizer(folder)
         try:
+            self._vllm_bench = need_vllm_bench(scenario, tuple(self._arms.values()))
+            self._tokenizer = Tokenizer(need_tokenizer(scenario, scenario_file.parent))
             self._block_size = common_block_size(self._kind, self._arms.values())
         except UsageError as error:
             raise UsageError(f"{scenario_file}: {error}") from error
@@ -194,14 +188,6 @@ class Runner:
         store.write_manifest(manifest.model_copy(update=grown))
         what = f"round {added[0]}" if more.count == 1 else f"rounds {added[0]} to {added[-1]}"
         return f"{what} added: {more.why}", plan[len(manifest.plan) :]
-
-    def _find_vllm_bench(self) -> dict[str, VllmBench]:
-        pythons = {name: arm.python or sys.executable for name, arm in self._arms.items()}
-        trusting = [name for name, arm in self._arms.items() if arm.args.get("trust-remote-code")]
-        try:
-            return check_vllm_bench(self._scenario.benches, self._scenario.server.kind, pythons, trusting)
-        except UsageError as error:
-            raise UsageError(f"{self._file}: {error}") from error
 
 
 def run_until_signalled(main: Callable[[], Coroutine[None, None, None]]) -> None:

@@ -121,7 +121,7 @@ def check_vllm_bench(
         return {}
     for bench in asked:
         dataset_words(bench)
-    found = {python: find_vllm_bench(python, kind) for python in set(pythons.values())}
+    found = {python: find_vllm_bench(python, kind) for python in dict.fromkeys(pythons.values())}
     for bench in asked:
         for python, client in found.items():
             if needs_omni(bench, kind) and client.omni_version is None:

@@ -12,6 +12,8 @@ import pytest
 from harness.check import CheckReport, check_report
 from harness.check_text import render_check
 from harness.errors import UsageError
+from harness.progress import Silent
+from harness.runner import Runner
 from harness.scenario import load_scenario
 
 ROOT = Path(__file__).parents[2]
@@ -97,6 +99,51 @@ def test_a_model_elsewhere_is_counted_by_its_table(tmp_path: Path) -> None:
     assert report.benches[0].prompt_tokens == 8 * 64
     assert any("no local tokenizer" in note for note in report.notes)
     assert "no local tokenizer" in render_check(report)
+
+
+EXTERNAL = f"""\
+schema: 1
+name: attached
+model: Qwen/Qwen3
+tokenizer: {ROOT / "harness" / "tiny_omni" / "assets"}
+server: {{kind: external}}
+arms:
+  off: {{baseline: true, url: "http://127.0.0.1:8791"}}
+  on: {{url: "http://127.0.0.1:8792"}}
+{TABLE}"""
+OTHER_CLIENT = EXTERNAL.replace("dataset: random", "dataset: random\n    client: vllm-bench")
+NO_TOKENIZER = EXTERNAL.replace("tokenizer:", "# ")
+
+
+@pytest.mark.parametrize(
+    ("text", "lacked"),
+    [
+        (NO_TOKENIZER, "tokenizer: found none for model Qwen/Qwen3; allowed"),
+        (OTHER_CLIENT, f"client: found vllm-bench, and no vllm in {sys.executable}; allowed"),
+        (
+            OTHER_CLIENT.replace("external}", "external, python: /nowhere/python}"),
+            "cannot look for vllm in /nowhere/python",
+        ),
+        (
+            TINY.replace("dataset: random", "dataset: random\n    client: vllm-bench"),
+            f"client: found vllm-bench, and no vllm in {sys.executable}; allowed",
+        ),
+    ],
+)
+def test_what_a_run_would_be_refused_for_is_noted(tmp_path: Path, text: str, lacked: str) -> None:
+    """The check says of this machine, in the run's own words, what the run would end with before anything starts."""
+    report = report_of(tmp_path, text)
+    (note,) = [note for note in report.notes if note.startswith("a run needs more than this machine has: ")]
+    assert lacked in note
+    path = tmp_path / "checked.yaml"
+    with pytest.raises(UsageError) as refused:
+        Runner(load_scenario(path), path, Silent())
+    assert str(refused.value) == f"{path}: {note.partition('has: ')[2]}"
+
+
+def test_nothing_is_noted_where_a_run_has_all_it_needs(tmp_path: Path) -> None:
+    report = report_of(tmp_path, EXTERNAL)
+    assert not any("a run needs more" in note for note in report.notes)
 
 
 @pytest.mark.parametrize("kind", ["tiny-omni", "vllm"])
