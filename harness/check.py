@@ -178,7 +178,7 @@ def _report(scenario: Scenario, path: Path, platform: str | None) -> CheckReport
         )
     notes += _rules(scenario)
     notes += cannot_score(scenario.checks)
-    block_size = _block_size(claims, notes)
+    block_size = _block_size(scenario.server.kind, claims, notes)
     benches = _benches(scenario, tokenizer, block_size, notes)
     limits = {arm.name: kind.max_model_len(arm) for arm in arms}
     warnings += tuple(grouped("arms.", {arm: _refused(arm, limit, benches) for arm, limit in limits.items()}))
@@ -232,7 +232,7 @@ class _Claim:
     block_size: int | None
 
 
-def _block_size(claims: Sequence[_Claim], notes: list[str]) -> int | None:
+def _block_size(kind: str, claims: Sequence[_Claim], notes: list[str]) -> int | None:
     """Tokens per KV block where the arms say or the kind's default is known, and all arms agree."""
     caching = {claim.block_size for claim in claims if claim.caching is not False} - {None}
     if len(caching) > 1:
@@ -241,7 +241,12 @@ def _block_size(claims: Sequence[_Claim], notes: list[str]) -> int | None:
         )
     sizes = {claim.block_size for claim in claims}
     if None in sizes:
-        notes.append("ideal hit rate: not computed (the block size is the server's choice: set block-size)")
+        why = (
+            "only the running server knows the block size, and a run computes the rate where it publishes that"
+            if kind == "external"
+            else "the block size is the server's choice: set block-size"
+        )
+        notes.append(f"ideal hit rate: not computed ({why})")
         return None
     if len(sizes) > 1:
         notes.append(

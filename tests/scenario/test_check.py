@@ -146,6 +146,14 @@ def test_nothing_is_noted_where_a_run_has_all_it_needs(tmp_path: Path) -> None:
     assert not any("a run needs more" in note for note in report.notes)
 
 
+def test_nothing_is_advised_that_a_server_of_somebody_else_cannot_be_told(tmp_path: Path) -> None:
+    """Its block size is what it is; a server that we start can be told one."""
+    (note,) = report_of(tmp_path, EXTERNAL).notes
+    assert note.startswith("ideal hit rate: not computed (only the running server knows the block size")
+    started = report_of(tmp_path, TINY.replace("kind: tiny-omni", "kind: vllm"))
+    assert any("set block-size" in note for note in started.notes)
+
+
 @pytest.mark.parametrize("kind", ["tiny-omni", "vllm"])
 def test_requests_that_the_server_will_refuse_are_warned_of(tmp_path: Path, kind: str) -> None:
     """At the limit nothing is said; one token below it, each bench is named once with all arms it is refused by."""
