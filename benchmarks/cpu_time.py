@@ -12,7 +12,7 @@ import numpy as np
 import psutil
 
 from harness.errors import HarnessFailure
-from harness.servers.external import listener
+from harness.servers.listening import listener
 from harness.servers.titles import engine_worker
 
 _SAMPLE_S = 0.02
