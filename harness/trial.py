@@ -46,6 +46,7 @@ from harness.servers.live import Live, verify
 from harness.servers.process import StopReport
 from harness.servers.ready import wait_ready
 from harness.servers.running import RunningServer
+from harness.servers.shared_memory import caveats as shared_memory_caveats
 from harness.setting import Setting, look_around
 from harness.store import RunStore
 from harness.telemetry.counters import HIT_COUNTERS, hit_counters, metrics_delta
@@ -150,6 +151,7 @@ class Trial:
                     facts.first_request = await self._first_request(requests, server)
                     live = verify(self._kind, self._arm, await scrape(session, launch.base_url), launch.log_path)
                     facts.live, facts.memory_ready = live, memory.point()
+                    server.look_at_shared_memory()
                     meter = Meter(session, requests, live.rule, live.pages, self._planned.slug, _SETTLE_S)
                     await meter.calibrate()
                     for number in range(1, self._scenario.passes + 1):
@@ -398,6 +400,7 @@ class Trial:
                 *facts.gpu_caveats,
                 *memory_growth(facts.cells),
                 *no_profile_caveats(facts.profile),
+                *shared_memory_caveats(stopped.shared_memory),
                 *scan_log(launch.log_path, facts.log_size),
             ),
             host=setting.host,

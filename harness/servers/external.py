@@ -71,6 +71,9 @@ class AttachedServer:
     def owns_port(self) -> bool:
         return True
 
+    def look_at_shared_memory(self) -> None:
+        """Nothing: it is never stopped, so that whatever it has stays its own."""
+
     def stop(self) -> StopReport:
         return StopReport("left running", 0.0, None)
 

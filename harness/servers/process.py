@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Literal, Self
@@ -25,6 +25,7 @@ from harness.errors import HarnessFailure, ResumeError, ServerLeft, ServerNotRea
 from harness.servers import guard as guard_program
 from harness.servers.identity import Identity, alive, kill_all, marked
 from harness.servers.launch import Launch, port_is_free
+from harness.servers.shared_memory import Leftovers, SharedMemory
 
 SERVER_FILE = ".server.json"
 """Written into the trial's folder. A bench's name starts with a letter or digit, so no record can take this one."""
@@ -48,12 +49,14 @@ class StopReport:
         seconds: from the request to stop until nothing of it was left.
         exit_status: the server's own; negative for a signal, None when nobody saw it.
         leftovers: descendants that had to be killed after the server itself had ended.
+        shared_memory: what it left in /dev/shm.
     """
 
     stopped_by: StoppedBy
     seconds: float
     exit_status: int | None
     leftovers: int = 0
+    shared_memory: Leftovers = field(default_factory=Leftovers)
 
 
 class ServerProcess:
@@ -73,6 +76,7 @@ class ServerProcess:
         self._server: Identity | None = None
         self._report: StopReport | None = None
         self._lock = threading.Lock()
+        self._shared_memory = SharedMemory()
 
     @classmethod
     def start(cls, launch: Launch, stop_timeout: float) -> ServerProcess:
@@ -146,8 +150,12 @@ class ServerProcess:
             return True
         return False
 
+    def look_at_shared_memory(self) -> None:
+        """Remember what of /dev/shm the server has mapped, should it die before its stop looks."""
+        self._shared_memory.look(process.pid for process in self._tree())
+
     def stop(self) -> StopReport:
-        """Stop the server and everything it started, and prove that nothing is left.
+        """Stop the server and everything it started, prove that no process is left, and clear its shared memory.
 
         Ctrl-C during the stop shortens the polite wait and takes effect once the stop is complete.
 
@@ -214,6 +222,7 @@ class ServerProcess:
         self._read_events(0.0)
         lost = self._lost
         before = [Identity.of(process.pid) for process in self._tree()]
+        self._shared_memory.look(member.pid for member in before)
         assert self._guard.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._guard.stdin.close()
@@ -233,13 +242,15 @@ class ServerProcess:
         if seen is None:
             raise ServerLeft(f"a process of the server outlived its stop, uncaught; log: {self.launch.log_path}")
         (self.launch.trial_dir / SERVER_FILE).unlink(missing_ok=True)
+        seconds, shared_memory = time.monotonic() - asked, self._shared_memory.clear()
         if exited is None:
-            return StopReport("died" if lost else "sigkill", time.monotonic() - asked, None, len(killed))
+            return StopReport("died" if lost else "sigkill", seconds, None, len(killed), shared_memory)
         return StopReport(
             stopped_by=exited["stopped_by"],
-            seconds=time.monotonic() - asked,
+            seconds=seconds,
             exit_status=exited["status"],
             leftovers=(gone or {}).get("leftovers", 0) + len(killed),
+            shared_memory=shared_memory,
         )
 
     def _prove_gone(self, members: Iterable[Identity]) -> None:

@@ -49,6 +49,10 @@ class RunningServer(Protocol):
         """Whether it is this server that answers at the address; True where the system does not let us see."""
         ...
 
+    def look_at_shared_memory(self) -> None:
+        """Remember what it has of shared memory, for its stop; nothing where it is not ours to stop."""
+        ...
+
     def stop(self) -> StopReport:
         """End it; see `ServerProcess.stop`."""
         ...

@@ -1,7 +1,8 @@
 """A small server in the reference server's place that lies when a request's key `lie` asks for it.
 
 Only the standard library, so that it starts at once; put into a checkout as `harness/tiny_omni/__main__.py` it is what
-an arm with that `source` runs. One kind of lie a bench; whatever is told about requests is written to the log.
+an arm with that `source` runs. One kind of lie a bench; whatever is told about requests is written to the log. With
+`LEAK` in its environment it leaves shared memory behind.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ import argparse
 import base64
 import io
 import json
+import os
 import sys
 import threading
 import wave
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing import resource_tracker
+from multiprocessing.shared_memory import SharedMemory
 
 PROMPT = 32
 METRICS = """\
@@ -44,6 +48,13 @@ class Server(ThreadingHTTPServer):
         """Whether this is the first request that asks for the lie."""
         new, self.told = lie not in self.told, self.told | {lie}
         return new
+
+    def leak(self) -> None:
+        """Make shared memory that nobody will unlink; one is kept mapped, the other's name alone remains."""
+        resource_tracker.register = lambda *_: None
+        self.kept, closed = (SharedMemory(create=True, size=4096) for _ in range(2))
+        closed.close()
+        print("leaked", self.kept.name, closed.name, flush=True)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -85,6 +96,8 @@ class Handler(BaseHTTPRequestHandler):
             if caching and lie == "backwards":
                 server.queries = 0
         print(f"request lie={lie!r}", flush=True)
+        if lie == "death" and caching and first:
+            os._exit(3)
         if lie == "failure" and caching and first:
             self.answer(b"broken", status=500)
         elif lie == "dropped" and caching and first:
@@ -123,6 +136,8 @@ def main() -> None:
     server = Server(("127.0.0.1", options.port), Handler)
     server.model, server.caching = options.served_model_name, options.enable_prefix_caching
     print("lying server", sys.executable, flush=True)
+    if "LEAK" in os.environ:
+        server.leak()
     server.serve_forever()
 
 

@@ -5,7 +5,9 @@ Only the standard library, so that it starts quickly. `--moving N`: the counters
 `--detached N` in sessions of their own, `--orphans N` whose parent ends at once; their ids are printed to the log as
 `child PID`, `detached PID`, `orphan PID`. `--hopping S` starts one in a session of its own that for so many seconds
 lives on in a child and ends itself, over and over, and then stays. `--headless` starts one in a session of its own
-whose first thread ends while another works on: `headless PID`.
+whose first thread ends while another works on: `headless PID`. `--segment HOW:NAME` makes shared memory of 1 MiB, a
+quarter of it written, that Python's own tracker knows nothing of: `mapped` until the server ends, `closed` at once, or
+`tidy`, unlinked on SIGTERM.
 """
 
 import argparse
@@ -17,6 +19,8 @@ import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing import resource_tracker
+from multiprocessing.shared_memory import SharedMemory
 
 SLEEPER = "import signal, time\n{}print('up', flush=True)\ntime.sleep(600)"
 HOP = """
@@ -34,6 +38,7 @@ os.setsid()
 threading.Thread(target=time.sleep, args=(600,)).start()
 ctypes.CDLL(None).pthread_exit(None)
 """
+SEGMENT_BYTES, WRITTEN_BYTES = 2**20, 2**18
 IGNORE = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
 
 
@@ -85,6 +90,14 @@ class Handler(BaseHTTPRequestHandler):
         )
 
 
+def make_segment(how: str, name: str) -> SharedMemory:
+    segment = SharedMemory(name, create=True, size=SEGMENT_BYTES)
+    segment.buf[:WRITTEN_BYTES] = b"x" * WRITTEN_BYTES
+    if how == "closed":
+        segment.close()
+    return segment
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
@@ -102,12 +115,22 @@ def main() -> None:
     parser.add_argument("--stubborn-children", action="store_true")
     parser.add_argument("--ignore-sigterm", action="store_true")
     parser.add_argument("--slow-start", type=float, default=0.0)
+    parser.add_argument("--segment", action="append", default=[])
     parser.add_argument("--exit-code", type=int, help="exit at once")
     options = Handler.options = parser.parse_args()
     if options.ignore_sigterm:
         signal.signal(signal.SIGTERM, lambda *_: os.write(1, b"ignored SIGTERM\n"))
     else:
-        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+        signal.signal(signal.SIGTERM, lambda *_: end())
+    resource_tracker.register = resource_tracker.unregister = lambda *_: None
+    segments = {name: make_segment(how, name) for how, name in (one.split(":") for one in options.segment)}
+
+    def end() -> None:
+        for one in options.segment:
+            if one.startswith("tidy:"):
+                segments[one.removeprefix("tidy:")].unlink()
+        os._exit(0)
+
     code = SLEEPER.format(IGNORE if options.stubborn_children else "")
     children = {"child": options.children, "detached": options.detached}
     for name, count in children.items():
