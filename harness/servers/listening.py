@@ -25,9 +25,10 @@ def listener(url: str) -> int | None:
 
 
 def same_place(url: str, other: str) -> bool:
-    """Whether two addresses surely lead to one server: by their words, what they resolve to, or who listens there.
+    """Whether two addresses surely lead to one server: by their words, or to one socket or process of this machine.
 
-    Names that do not resolve, or not in a second, are compared as they are written.
+    Two names of one address elsewhere may be two servers behind one gateway, which tells them apart by name. Names that
+    do not resolve, or not in a second, are compared as they are written.
     """
     (host, *place), (other_host, *other_place) = _parts(url), _parts(other)
     if place != other_place:
@@ -35,7 +36,7 @@ def same_place(url: str, other: str) -> bool:
     if host == other_host:
         return True
     found, other_found = _soon(host, other_host)
-    if set(found) & set(other_found):
+    if any(map(_is_here, set(found) & set(other_found))):
         return True
     port = port_of(url)
     here, there = listening(found, port), listening(other_found, port)

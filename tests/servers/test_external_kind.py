@@ -268,6 +268,13 @@ def test_names_that_do_not_resolve_are_taken_as_they_are(monkeypatch: pytest.Mon
         forever.set()
 
 
+def test_two_names_behind_one_gateway_elsewhere_are_two_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gateway tells servers apart by the name they are asked for under."""
+    # An address for documentation (RFC 5737), which no machine has.
+    monkeypatch.setattr(listening, "addresses", lambda _: ("192.0.2.1",))
+    of_two("http://off.cluster:80", "http://on.cluster:80")
+
+
 @pytest.mark.parametrize("other", ["http://other:2", "http://other:1/v2"])
 def test_no_name_is_looked_up_where_ports_or_paths_differ(monkeypatch: pytest.MonkeyPatch, other: str) -> None:
     looked_up: list[str] = []
