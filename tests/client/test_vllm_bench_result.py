@@ -17,6 +17,7 @@ from client_bench import make_bench
 from harness.client.summary import summarise
 from harness.client.vllm_bench_result import VllmBenchResult, records_of, summary_of
 from harness.errors import HarnessFailure
+from harness.records import RequestRecord
 from harness.scenario import Bench
 from harness.workloads.prompt import Prompt
 
@@ -36,6 +37,13 @@ def bench_of(data: dict[str, Any], **changes: Any) -> tuple[Bench, list[Prompt]]
     return make_bench(prompts=len(prompts), **changes), prompts
 
 
+def golden_records(name: str) -> tuple[dict[str, Any], VllmBenchResult, Bench, tuple[RequestRecord, ...]]:
+    """A golden file, what is read of it, its bench, and the records made of it."""
+    data, result = golden(name)
+    bench, prompts = bench_of(data)
+    return data, result, bench, records_of(result, bench=bench, prompts=prompts)
+
+
 def changed(tmp_path: Path, name: str = "chat", **changes: Any) -> Path:
     """A golden result with some keys replaced; None removes one."""
     data = {**golden(name)[0], **changes}
@@ -46,9 +54,7 @@ def changed(tmp_path: Path, name: str = "chat", **changes: Any) -> Path:
 
 def test_every_request_of_the_file_is_a_record() -> None:
     """Times from the first send; what the file does not say is absent."""
-    data, result = golden("chat")
-    bench, prompts = bench_of(data)
-    records = records_of(result, bench=bench, prompts=prompts)
+    data, _, _, records = golden_records("chat")
     assert [record.index for record in records] == list(range(16))
     for index, record in enumerate(records):
         assert (record.status, record.error) == ("ok", None)
@@ -64,9 +70,7 @@ def test_every_request_of_the_file_is_a_record() -> None:
 @pytest.mark.parametrize("name", ["chat", "completions", "refused"])
 def test_our_definitions_give_its_numbers(name: str) -> None:
     """`harness.client.summarise` over the records is what `vllm bench serve` itself wrote in the file."""
-    data, result = golden(name)
-    bench, prompts = bench_of(data)
-    records = records_of(result, bench=bench, prompts=prompts)
+    data, _, bench, records = golden_records(name)
     ours = summarise(
         records, bench=bench, duration_s=data["duration"], started_at=datetime.now(UTC), model="m", tokenizer="t"
     ).model_dump()
@@ -78,9 +82,7 @@ def test_our_definitions_give_its_numbers(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["chat", "completions", "refused"])
 def test_the_summary_has_its_statistics_and_withholds_percentiles_of_few(name: str) -> None:
-    data, result = golden(name)
-    bench, prompts = bench_of(data)
-    records = records_of(result, bench=bench, prompts=prompts)
+    data, result, bench, records = golden_records(name)
     summary = summary_of(
         result, records, bench=bench, started_at=datetime.now(UTC), model="m", tokenizer="t"
     ).model_dump()
