@@ -194,7 +194,7 @@ def compare(row: Row, repeats: int) -> Comparison:
     """Compare prompts, then drive the row `repeats` times with each client, in alternating order."""
     asked = asked_prompts(row)
     same = sum(ours == theirs for ours, theirs in zip(asked["ours"], asked["vllm"], strict=True))
-    reset = asyncio.run(_can_reset(row.url))
+    reset, processes = asyncio.run(_can_reset(row.url)), listening(row.url)
     readings = []
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         # The first run compiles, allocates and, where the cache cannot be emptied, fills it.
@@ -202,7 +202,7 @@ def compare(row: Row, repeats: int) -> Comparison:
         for number in range(repeats):
             for client in CLIENTS if number % 2 == 0 else CLIENTS[::-1]:
                 before = asyncio.run(_at_rest(row.url, reset=reset))
-                with CpuTime(partial(listening, row.url)) as server:
+                with CpuTime(lambda: processes) as server:
                     if client == "ours":
                         _start_theirs(row.vllm.python)
                         reading = pool.submit(drive_ours, row).result()

@@ -11,9 +11,8 @@ from contextlib import suppress
 import numpy as np
 import psutil
 
-from harness.errors import HarnessFailure
+from harness.servers.external import stage0_of
 from harness.servers.listening import listener
-from harness.servers.titles import engine_worker
 
 _SAMPLE_S = 0.02
 
@@ -59,19 +58,17 @@ class CpuTime:
 
 
 def listening(url: str) -> list[psutil.Process]:
-    """The vLLM server of this machine at a URL: its front end and all below it.
+    """The server of this machine at a URL: the process that listens and all below it.
 
-    Empty where nobody here listens, or it is something else, such as a forwarded port: vLLM's engines are known by
-    the titles they give themselves.
+    Empty where nobody here listens, or it is not recognised as a server, as what only forwards a port.
     """
     pid = listener(url)
+    if pid is None or stage0_of(pid) is None:
+        return []
     try:
-        if pid is None:
-            return []
-        engine_worker(pid, "VLLM::")
         root = psutil.Process(pid)
         return [root, *root.children(recursive=True)]
-    except (HarnessFailure, psutil.Error):
+    except psutil.Error:
         return []
 
 

@@ -82,6 +82,7 @@ class _Facts:
     failure: str | None = None
     log_size: int | None = None
     cells: list[CellRecord] = field(default_factory=list)
+    root_pid: int | None = None
     gpu_caveats: tuple[Caveat, ...] = ()
     profile: Profile | None = None
 
@@ -145,6 +146,8 @@ class Trial:
         async with aiohttp.ClientSession() as session:
             ready = await wait_ready(server, launch, session, self._scenario.server.ready_timeout)
             facts.time_to_ready = ready if server.ours else None
+            # Once: of a server that is not ours, its process is looked for among all that listen here.
+            facts.root_pid = server.root_pid
             requests = SmallRequests(session, launch.base_url, launch.model_name, first.bench, first.prompts[0])
             with self._memory(server, launch) as memory:
                 try:
@@ -169,22 +172,23 @@ class Trial:
                 facts.memory_end, facts.memory_peak = memory.point(), memory.peak
 
     def _memory(self, server: RunningServer, launch: Launch) -> AbstractContextManager[MemorySampler | NoMemory]:
-        if server.root_pid is None:
+        root_pid = self._facts.root_pid
+        if root_pid is None:
             return NoMemory()
-        pid = self._kind.stage0_pid(server.root_pid)
-        return MemorySampler(pid, server.root_pid, launch.trial_dir / "samples.csv", with_root=not server.ours)
+        pid = self._kind.stage0_pid(root_pid)
+        return MemorySampler(pid, root_pid, launch.trial_dir / "samples.csv", with_root=not server.ours)
 
     async def _profile(self, server: RunningServer, launch: Launch) -> None:
         """Profiles stage 0, once in each arm, after all that is measured; what its log says meanwhile is no caveat."""
         settings = self._scenario.profile
         if settings is None or self._planned.round > 1 or self._facts.failure is not None or not server.alive:
             return
-        if server.root_pid is None:
+        if self._facts.root_pid is None:
             self._facts.profile = no_profile(settings, "the server's process was not found on this machine")
             return
         self._facts.log_size = launch.log_path.stat().st_size
         self._progress.phase(f"profiling {settings.bench}")
-        pid, timeout = self._kind.stage0_pid(server.root_pid), self._scenario.server.request_timeout
+        pid, timeout = self._kind.stage0_pid(self._facts.root_pid), self._scenario.server.request_timeout
         bench = next(load.bench for load in self._loads.all if load.bench.name == settings.bench)
         self._facts.profile = await profile_bench(settings, bench, self._tokenizer, pid, launch, timeout)
 
@@ -216,7 +220,7 @@ class Trial:
         started_at = utc_now()
         reasons: list[str] = []
         after: Reading | None = None
-        cpus = CpuWatch(server.root_pid)
+        cpus = CpuWatch(self._facts.root_pid)
         result = await self._watched(load, session, launch)
         host_cpu = cpus.read()
         if isinstance(bench, Check) and isinstance(result, LoadResult) and self._pass == 1:

@@ -52,7 +52,7 @@ class AttachedServer:
         """
         if self._pid is None:
             found = listener(self.launch.base_url)
-            self._pid = None if found is None or _stage0(found) is None else found
+            self._pid = None if found is None or stage0_of(found) is None else found
         return self._pid
 
     @property
@@ -152,7 +152,7 @@ class External:
         pid = listener(arm.url)
         if pid is None:
             return (*_UNCHECKED, "memory: the server's process is not to be seen from here")
-        if _stage0(pid) is None:
+        if stage0_of(pid) is None:
             return (
                 *_UNCHECKED,
                 f"memory: not measured, the process that listens at the address ({_name(pid)}) is not recognised as a "
@@ -161,7 +161,7 @@ class External:
         return _UNCHECKED
 
     def stage0_pid(self, root_pid: int) -> int:
-        pid = _stage0(root_pid)
+        pid = stage0_of(root_pid)
         if pid is None:
             raise HarnessFailure(f"process {root_pid} ({_name(root_pid)}) is no longer recognised as a server")
         return pid
@@ -176,7 +176,7 @@ class External:
         return {}
 
 
-def _stage0(root_pid: int) -> int | None:
+def stage0_of(root_pid: int) -> int | None:
     """The process that holds stage 0's model, by what a server's processes call themselves; None where none does.
 
     Any program may listen at an address and pass on what it gets (ssh -L, kubectl port-forward), and its memory says
